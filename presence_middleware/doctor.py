@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from . import parsers
 from .backend import Backend
-from .connections.server import Facts, eviction_policy, facts
+from .connections.server import Facts, eviction_policy, server_facts
 from .errors import PresenceError
 from .identity.bots import BOT
 from .identity.rules import user_kinds
 from .recorder.setup_hints import EXPLAIN
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
-from .stores.plan import text
+from .stores.plan import decoded
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
 NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS, and of the server's memory
@@ -104,7 +104,7 @@ def examine(backend: Backend) -> Iterator[Finding]:
 
 def version() -> Plan[Finding]:
     """Check that the server is no older than `FLOORS`."""
-    server = yield from facts("server")
+    server = yield from server_facts("server")
     name = str(server.get("server_name", "redis"))
     version = str(server.get(f"{name}_version", server["redis_version"]))
     floor = FLOORS.get(name, FLOORS["redis"])
@@ -129,7 +129,7 @@ def eviction() -> Plan[Finding]:
 
     A `volatile` policy is the default of many hosted servers, and harmless until memory is short.
     """
-    memory = yield from facts("memory")
+    memory = yield from server_facts("memory")
     policy = eviction_policy(memory)
     is_harmless = policy is not None and policy.startswith("volatile") and _has_memory(memory)
     remedy = "; when memory is short, the server evicts keys: set maxmemory-policy noeviction"
@@ -139,7 +139,7 @@ def eviction() -> Plan[Finding]:
 
 def memory() -> Plan[Finding]:
     """Check that the memory of the server is not nearly full."""
-    memory = yield from facts("memory")
+    memory = yield from server_facts("memory")
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
     limit = f" of {_bytes(most)}" if most else ", no limit"
     what = f"memory: {_bytes(used)}{limit}"
@@ -171,8 +171,8 @@ def _shared_settings(backend: Backend, now: float) -> Plan[Finding]:
 def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     """Report the members, bytes and times to live of a kind's keys; every key must expire."""
     keys = store.keys(now)
-    types = yield Batch(tuple(("TYPE", key) for key in keys))
-    there = {key: text(type) for key, type in zip(keys, types, strict=True) if text(type) in _SIZES}
+    types = map(decoded, (yield Batch(tuple(("TYPE", key) for key in keys))))
+    there = {key: type for key, type in zip(keys, types, strict=True) if type in _SIZES}
     if not there:
         return Finding(True, f"kind {kind}: {how}, no keys, no id was seen lately")
     sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there.items()))

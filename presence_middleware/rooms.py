@@ -19,7 +19,7 @@ from .stores import NOWHERE, room_number
 MAX_NAME = 200  # characters
 # The paths whose room is remembered, because finding it takes longer: about a megabyte.
 REMEMBERED_PATHS = 4096
-MAX_QUERY = 4096
+MAX_SIGNAL = 4096
 """Longer queries are no signals: a path in them would be longer than any room's name."""
 # A path may contain a `&`, so the parameter is the last of the query.
 _SIGNAL = re.compile(r"(?:^|&)presence=(?:(bye)|here(?::(.*))?)\Z", re.DOTALL)
@@ -47,7 +47,7 @@ def read_signal(request: Request, *, is_own: bool) -> Signal | None:
     """
     try:
         query = query_of(request.state)
-        match = _SIGNAL.search(query) if len(query) <= MAX_QUERY else None
+        match = _SIGNAL.search(query) if len(query) <= MAX_SIGNAL else None
         if request.method != "POST" or (match is None and not is_own):
             return None
         is_same = is_same_origin(request)

@@ -13,6 +13,8 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
+from .parsers import DAY
+
 WIDTH = 960  # pixels, unless the caller chooses
 MIN_HEIGHT = 230
 LABEL_WIDTH = 80  # of the times below, with the room between two of them
@@ -21,7 +23,6 @@ KEY_WIDTH = 290  # of an entry of the legend
 SMALL = 100  # counts of a chart in which a single visitor is seen
 SPELL_WIDTH = 8  # of a point in such a chart
 FOOT = 40  # below the plot: the times, and the time zone
-DAY = 86400
 # The distance of times below, in seconds. Longer ones are whole days.
 STEPS = [60 * minutes for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)]
 COLOURS = 4

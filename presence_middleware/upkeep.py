@@ -18,7 +18,7 @@ from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
 
-LEASE_SECONDS = 6.0  # that the lease outlives the moment at which its holder looks again
+LEASE_MARGIN = 6.0  # that the lease outlives the moment at which its holder looks again
 UNHURRIED_SECONDS = 20.0  # between two looks at the lease, of a process that follows no events
 LOOK_EVERY = 60.0  # seconds at most between two looks of the holder
 LOOK_AGAIN = 1.0  # seconds, after somebody has gone
@@ -167,7 +167,7 @@ class Upkeep:
                 if not _is_forbidden(error):
                     raise
                 # That is no outage: people are recorded all the same.
-                self._look_at = stamp + LEASE_SECONDS
+                self._look_at = stamp + LEASE_MARGIN
                 self.forbidden(error)
             finally:
                 self._generation = health.generation
@@ -191,7 +191,7 @@ class Upkeep:
         if not lease.is_held:
             wait = 0.0
             try:
-                wait = driver.run(lease.take(LEASE_SECONDS))
+                wait = driver.run(lease.take(LEASE_MARGIN))
             except PresenceUnavailable:
                 if driver.node_of(lease.key) == "":
                     raise  # or else, only the node of the lease may be away
@@ -211,7 +211,7 @@ class Upkeep:
                 self._do(job, driver)
         self._look_at = stamp + min(self._sample_at, *(job.due_at for job in jobs)) - now
         if lease.is_held:
-            driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
+            driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_MARGIN))
 
     def _sample(self, driver: Driver, now: float) -> None:
         """Record how many are online in this minute."""

@@ -14,7 +14,8 @@ from operator import itemgetter
 
 from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
-from ..stores.plan import text
+from ..stores.history import MINUTES_A_DAY
+from ..stores.plan import decoded
 from ..svg import Line, draw
 from . import Response, content, facts, iso
 
@@ -24,7 +25,6 @@ MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half
 # last is for charts of the longest history that can be stored, which is ten years.
 STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 11520)
 SHARED = 10.0  # cache time in seconds for each minute of a step
-DAY = 1440  # minutes
 # Of a round trip. An event loop parses so many points at once, and the server picks them at once.
 POINTS_A_TRIP = 360
 COMMANDS_A_TRIP = 16
@@ -72,12 +72,12 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
     start = -(-oldest // step) * step  # where a step begins
     # By the number of the step, because a step may be several days.
     points: dict[int, tuple[int, int, str | None]] = {}
-    commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // DAY))
+    commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // MINUTES_A_DAY))
     while start <= last:
         trip: list[tuple[int, int, int]] = []  # days, each with a first and a last minute
         while start <= last and len(trip) < commands:
-            day, minute = divmod(start, DAY)
-            size = min(POINTS_A_TRIP * step, DAY - minute, last + 1 - start)
+            day, minute = divmod(start, MINUTES_A_DAY)
+            size = min(POINTS_A_TRIP * step, MINUTES_A_DAY - minute, last + 1 - start)
             trip.append((day, minute, minute + size - 1))
             start += size
         replies = yield Batch(
@@ -87,10 +87,10 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
             )
         )
         for (day, *_), reply in zip(trip, replies, strict=True):
-            midnight = day * DAY * keys.MINUTE
-            numbers = list(map(int, text(reply).split()))
+            midnight = day * MINUTES_A_DAY * keys.MINUTE
+            numbers = list(map(int, decoded(reply).split()))
             for minute, count in zip(numbers[::2], numbers[1::2], strict=True):
-                at, place = midnight + minute * keys.MINUTE, (day * DAY + minute) // step
+                at, place = midnight + minute * keys.MINUTE, (day * MINUTES_A_DAY + minute) // step
                 if place not in points or count > points[place][1]:
                     points[place] = at, count, iso(moment_of(at))
     return History(kind, step, last * keys.MINUTE, [*points.values()])

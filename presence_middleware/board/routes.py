@@ -19,6 +19,7 @@ from ..parsers import format_duration
 from ..queries import Queries
 from ..request import Request
 from ..stores import Plan, Sighting, moment_of
+from ..stores.history import MINUTES_A_DAY
 from ..svg import WIDTH
 from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
 from .cache import Answer, Cache, SharedRead
@@ -153,7 +154,7 @@ class Board:
         if is_chart:
             width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-            offset = _number(request, "offset", 0, 1 - history.DAY, history.DAY - 1)
+            offset = _number(request, "offset", 0, 1 - MINUTES_A_DAY, MINUTES_A_DAY - 1)
             colour = self._kinds.index(kind)
             most = history.MAX_CHART_POINTS
             finish = partial(

@@ -19,7 +19,7 @@ from ..presence import Presence
 from ..queries import MAX_AMONG
 from ..settings import Settings
 from ..stores import Batch, Command, Plan, Sample
-from ..stores.plan import readable_texts, text
+from ..stores.plan import decoded, readable_texts
 from . import context, output
 from .output import Span
 
@@ -84,7 +84,7 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
 def _members(key: str) -> Plan[list[str]]:
     """Return the members of a set or sorted set. Raises `QueryError` if there are too many."""
     (reply,) = yield Batch((("TYPE", key),))
-    if (kind := text(reply)) not in _READS:
+    if (kind := decoded(reply)) not in _READS:
         state = "does not exist" if kind == "none" else f"is a {kind}"
         raise QueryError(f"--among {key!r} {state}: pass the key of a set or sorted set")
     count, (read, *rest) = _READS[kind]

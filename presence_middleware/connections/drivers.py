@@ -25,7 +25,7 @@ from ..errors import (
 from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .clients import open_client
 from .health import RedisHealth
-from .limits import Allowance, async_slot_of, remaining, slot_of
+from .limits import Allowance, async_reader_slot, reader_slot, remaining
 from .loops import in_thread, is_trio, require_asyncio
 from .url import RedisURL
 
@@ -154,7 +154,7 @@ class Driver(_Runner):
         return at_once(self._run(plan, deadline))
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        with nullcontext() if self._is_writer else slot_of(client, self._max_readers):
+        with nullcontext() if self._is_writer else reader_slot(client, self._max_readers):
             return self.execute(client, batch)
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
@@ -191,7 +191,7 @@ class AsyncDriver(_Runner):
         return await self._run(plan)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        async with asyncio.timeout(remaining()), async_slot_of(client, self._max_readers):
+        async with asyncio.timeout(remaining()), async_reader_slot(client, self._max_readers):
             replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
         return checked_replies(replies, batch)
 

@@ -29,7 +29,7 @@ CONNECTIONS = 16
 RESERVED = 4
 
 # For how long a request that has met an outage asks nothing.
-OUTAGE_SECONDS = 5.0
+OUTAGE_PAUSE = 5.0
 
 _end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
 
@@ -114,7 +114,7 @@ class Patience:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         # A refusal is an answer.
         if isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused):
-            self._asks_after = time.monotonic() + OUTAGE_SECONDS
+            self._asks_after = time.monotonic() + OUTAGE_PAUSE
 
 
 # By client and by who uses it. Slots that threads of a parent process held are never released in
@@ -123,7 +123,7 @@ _slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 @contextmanager
-def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
+def reader_slot(client: Any, max_readers: int | None) -> Iterator[None]:
     """Hold a slot of a sync client for a block. Raises `ConnectionsBusy` if none gets free.
 
     `max_readers` is how many may use the client at once, by default the room in its pool. The wait
@@ -140,8 +140,8 @@ def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def async_slot_of(client: Any, max_readers: int | None) -> AsyncIterator[None]:
-    """Hold a slot of an async client for a block, as `slot_of` does."""
+async def async_reader_slot(client: Any, max_readers: int | None) -> AsyncIterator[None]:
+    """Hold a slot of an async client for a block, as `reader_slot` does."""
     free = _free_slots(client, max_readers, asyncio.get_running_loop(), asyncio.Semaphore)
     try:
         async with asyncio.timeout(remaining() / 2):

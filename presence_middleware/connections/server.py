@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..stores.plan import Batch, Plan, text
+from ..stores.plan import Batch, Plan, decoded
 from .health import RedisHealth
 
 # If the two bounds are further apart than this, in seconds, the server is asked again.
@@ -91,13 +91,13 @@ class ServerClock:
         return int((self._low + stamp) * 1e6 + 0.5)
 
 
-def facts(section: str) -> Plan[Facts]:
+def server_facts(section: str) -> Plan[Facts]:
     """Return a section of INFO, such as `memory`.
 
     Raises `RedisRefused` if the user of the connection may not run INFO.
     """
     (reply,) = yield Batch((("INFO", section),))
-    return {text(name): value for name, value in reply.items()}
+    return {decoded(name): value for name, value in reply.items()}
 
 
 def eviction_policy(memory: Facts) -> str | None:

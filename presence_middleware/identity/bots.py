@@ -15,7 +15,7 @@ from ..request import Request
 BOT = "bot"
 COUNT, SKIP, OFF = BOT_MODES = ("count", "skip", "off")
 LOOKUPS = 50  # a second: about half a per cent of a processor
-REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
+MOST_AGENTS = 4096  # User-Agents of crawlers, and as many of others
 USUAL = 256  # characters; a longer User-Agent counts as several look-ups
 MAX_USER_AGENT_LENGTH = 1024  # characters of a User-Agent that are searched
 MAX_NAME_LENGTH = 64
@@ -71,13 +71,13 @@ class Crawlers:
             request.holds_until = min(request.holds_until, time.time() + 1)
             return None
         if not self._is_crawler(user_agent):  # fast for most clients
-            if len(self._others) >= REMEMBERED:
+            if len(self._others) >= MOST_AGENTS:
                 self._others.clear()
             self._others.add(known)
             return None
         text = self._search(user_agent)[0]
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
-        if len(self._crawlers) < REMEMBERED:  # a flood of crawlers does not displace the first
+        if len(self._crawlers) < MOST_AGENTS:  # a flood of crawlers does not displace the first
             self._crawlers[known] = name
         return name

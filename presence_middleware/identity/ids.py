@@ -21,15 +21,15 @@ MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds t
 PendingId = bytes
 """The digest of a value. `SharedHasher.finish` makes the id from it when the key is available."""
 
-Id = str | PendingId
+FoundId = str | PendingId
 
-Who = tuple[str, Id]
+Who = tuple[str, FoundId]
 """A kind and an id."""
 
-Hasher = Callable[[str], Id]
+Hasher = Callable[[str], FoundId]
 """Returns the id of a value, as a `PendingId` if the key is not available yet."""
 
-Read = Callable[[Request], str | None]
+FindId = Callable[[Request], str | None]
 """A source, ready to use: returns the text that it finds in a request; else a `No`, or None."""
 
 Secrets = tuple[str, ...]
@@ -41,7 +41,7 @@ Step = Callable[[object, str], object]
 MOST_PARTS = 8
 """The number of parts into which dots may divide a key. A longer key is refused at start-up."""
 
-MOST_NAMES = 8
+MOST_KEYS = 8
 """The number of keys of a session that a reason names, at most."""
 
 # Where sites store the user: keys of a session or token, and fields of a user.
@@ -95,12 +95,12 @@ def missing(what: str, found: object, key: str) -> No:
 def _names(found: object) -> str:
     """Return the names of the keys of a mapping: the first of them, and only usual characters."""
     keys = sorted(map(str, found)) if isinstance(found, Mapping) else []
-    shown = [key for key in keys if _SHOWN_NAME.fullmatch(key)][:MOST_NAMES]
+    shown = [key for key in keys if _SHOWN_NAME.fullmatch(key)][:MOST_KEYS]
     others = [f"{len(keys) - len(shown)} others"] if len(keys) > len(shown) else []
     return ", ".join(shown + others) or "none"
 
 
-def cookie(name: str, *, last: bool = False) -> Read:
+def cookie(name: str, *, last: bool = False) -> FindId:
     """Return a reader of the first or the `last` cookie with this `name`.
 
     Browsers send the cookie of the most specific path first (RFC 6265 5.4), and Werkzeug reads the
@@ -252,7 +252,7 @@ class SharedHasher:
             self.key = key
             self._changed()
 
-    def __call__(self, value: str) -> Id:
+    def __call__(self, value: str) -> FoundId:
         state = self._plain.copy()
         state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         digest = state.digest()

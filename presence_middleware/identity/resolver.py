@@ -15,7 +15,7 @@ from .. import logs
 from ..request import HeaderNames, Locate, Request
 from . import rules
 from .bots import BOT, COUNT, OFF, Crawlers
-from .ids import Hasher, Id, No, SecretHasher, SharedHasher, Who, missing, normalize_id
+from .ids import FoundId, Hasher, No, SecretHasher, SharedHasher, Who, missing, normalize_id
 from .sources import FUNCTION, UnusableId, site_function
 
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -47,7 +47,7 @@ class Matcher:
     place: float = math.inf
     """Its place in the search, from 0 on."""
 
-    def find(self, request: Request) -> Id | None:
+    def find(self, request: Request) -> FoundId | None:
         """Return the id in a request; else a `No`, None or an empty text. Never raises.
 
         If that holds for less than a minute, lower `holds_until` of the request.
@@ -88,12 +88,12 @@ class RuleMatcher(Matcher):
         self.has_claims = rule.type.reads_nothing and bool(rule.argument)
         """True if its kind claims some of the ids that are found under other kinds."""
         self._claims = site_function(rule.argument, "an id") if self.has_claims else bool
-        self._to_id: Callable[[str], Id] = normalize_id
+        self._to_id: Callable[[str], FoundId] = normalize_id
         if rule.hashed:
             self._to_id = lambda value: "" if value.isspace() else hasher(value)
         self._has_failed = False
 
-    def find(self, request: Request) -> Id | None:
+    def find(self, request: Request) -> FoundId | None:
         try:
             value = self._read(request)
             return self._to_id(value) if value else value
@@ -101,7 +101,7 @@ class RuleMatcher(Matcher):
             self._report(error, "requests go to the next rule")
             return No(f"it raised {type(error).__name__}")
 
-    def claims(self, id: Id) -> bool:
+    def claims(self, id: FoundId) -> bool:
         """Return whether an id that another rule found is of the kind of this rule. Never raises.
 
         If the function of the rule fails, it is: whoever must not be seen stays unseen.
@@ -151,7 +151,7 @@ class CrawlerMatcher(Matcher):
         self.headers = None if None in given else union
         self._crawlers, self._logins = crawlers, logins
 
-    def find(self, request: Request) -> Id | None:
+    def find(self, request: Request) -> FoundId | None:
         try:
             name = self._crawlers(request)
         except Exception:  # a malformed environ or scope
@@ -329,7 +329,7 @@ class IdentityResolver:
         id = self.resolve_id(who[1])
         return None if id is None else Identity(who[0], id)
 
-    def resolve_id(self, id: Id) -> str | None:
+    def resolve_id(self, id: FoundId) -> str | None:
         """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id

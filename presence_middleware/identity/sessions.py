@@ -21,7 +21,7 @@ from uuid import UUID
 
 from ..parsers import DAY
 from ..request import Request
-from .ids import No, Read, Secrets, as_id, cookie, missing, walk
+from .ids import FindId, No, Secrets, as_id, cookie, missing, walk
 
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
@@ -53,7 +53,7 @@ Verify = Callable[[str, str], Payload]
 """Returns the payload of a value, given a secret; raises any exception if that did not sign it."""
 
 
-def flask_session(argument: str, secrets: Secrets) -> Read:
+def flask_session(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of a key of Flask's session cookie.
 
     `argument` is `KEY` or `KEY@COOKIE`. The key of Flask-Login is `_user_id`.
@@ -77,7 +77,7 @@ def flask_session(argument: str, secrets: Secrets) -> Read:
     return _verified(cookie(name or "session"), verify, key, secrets, to_id)
 
 
-def starlette_session(argument: str, secrets: Secrets) -> Read:
+def starlette_session(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of a key of the cookie of Starlette's SessionMiddleware.
 
     `argument` is `KEY` or `KEY@COOKIE`.
@@ -94,7 +94,7 @@ def starlette_session(argument: str, secrets: Secrets) -> Read:
     return _verified(cookie(name or "session", last=True), verify, key, secrets)
 
 
-def pyramid_session(argument: str, secrets: Secrets) -> Read:
+def pyramid_session(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory.
 
     `argument` is `KEY` or `KEY@COOKIE`.
@@ -111,7 +111,7 @@ def pyramid_session(argument: str, secrets: Secrets) -> Read:
     return _verified(cookie(name or "session", last=True), verify, key, secrets)
 
 
-def auth_tkt(argument: str, secrets: Secrets) -> Read:
+def auth_tkt(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of the user of a ticket of Pyramid's AuthTktCookieHelper.
 
     `argument` is the name of the cookie, by default `auth_tkt`. A ticket does not contain its
@@ -133,7 +133,7 @@ def auth_tkt(argument: str, secrets: Secrets) -> Read:
     return _verified(cookie(name, last=True), verify, "", secrets)
 
 
-def signed_cookie(argument: str, secrets: Secrets) -> Read:
+def signed_cookie(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of a cookie that a site or another framework signs with itsdangerous.
 
     `argument` is `KEY@COOKIE` or `KEY@COOKIE:SALT`. Without a KEY, the payload itself is the id.
@@ -176,7 +176,7 @@ def signed_cookie(argument: str, secrets: Secrets) -> Read:
     return _verified(cookie(name, last=True), verify, key, secrets, what="the cookie")
 
 
-def bearer(argument: str, secrets: Secrets) -> Read:
+def bearer(argument: str, secrets: Secrets) -> FindId:
     """Return a reader of a claim of a JWT, verified with fixed algorithms.
 
     `argument` is `CLAIM` for the token in the Authorization header (RFC 6750), or `CLAIM@COOKIE`
@@ -220,14 +220,14 @@ def _timed(loads: Callable[..., Any], value: str, seconds: float) -> Payload:
 
 
 def _verified(
-    read: Read,
+    read: FindId,
     verify: Verify,
     key: str,
     secrets: Secrets,
     to_id: Callable[[Any], str | None] = as_id,
     *,
     what: str = "the session",
-) -> Read:
+) -> FindId:
     """Return a source of signed values: `to_id` of what a payload has under `key`.
 
     The value from `read` is verified with each secret. Without a `key`, the payload itself is the

@@ -23,7 +23,7 @@ from ..request import Request, token
 from . import sessions
 from .addresses import client_address
 from .ids import (
-    Read,
+    FindId,
     Secrets,
     as_id,
     cookie,
@@ -48,7 +48,7 @@ class UnusableId(Exception):
 class SourceType:
     """The meaning of a source name in `PRESENCE_IDENTITY`."""
 
-    make: Callable[[str, Secrets], Read]
+    make: Callable[[str, Secrets], FindId]
     """Returns the source for an argument."""
     argument: str = ""
     """The name of its argument: in brackets if it is optional, empty if there is none."""
@@ -79,7 +79,7 @@ class SourceType:
     """The name of the extra of this package that installs the module `signed`."""
 
 
-def auth(attribute: str, _: Secrets) -> Read:
+def auth(attribute: str, _: Secrets) -> FindId:
     """Return a reader of the logged-in user, as set by the server, a layer or a loaded session.
 
     With an `attribute` such as `username`, the id is that attribute of the user object. Without
@@ -116,7 +116,7 @@ def basic_user(request: Request) -> str | None:
     return name if colon and not _CONTROL.search(name) and name == name.strip() else None
 
 
-def header(name: str, _: Secrets) -> Read:
+def header(name: str, _: Secrets) -> FindId:
     """Return a reader of a header that a front end sets and removes from incoming requests."""
     return methodcaller("header", token(name).lower())
 
@@ -126,12 +126,12 @@ def visitor(request: Request) -> str:
     return f"{client_address(request)}\n{request.user_agent or ''}"
 
 
-def session(key: str, _: Secrets) -> Read:
+def session(key: str, _: Secrets) -> FindId:
     """Return a reader of a key of the session that the framework has loaded."""
     return lambda request: as_id(walk(request.session, key))
 
 
-def state(key: str, _: Secrets) -> Read:
+def state(key: str, _: Secrets) -> FindId:
     """Return a reader of a key of the environ or scope that a server or another layer sets.
 
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
@@ -140,7 +140,7 @@ def state(key: str, _: Secrets) -> Read:
     return lambda request: user_id(walk(request.state, key, member))
 
 
-def function(path: str, __: Secrets) -> Read:
+def function(path: str, __: Secrets) -> FindId:
     """Return a reader that calls a function of the site, `package.module:callable`.
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.

@@ -19,7 +19,7 @@ from ..stores import Store, Write, agree, keys, run_all
 from .setup_hints import SetupHints
 
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the agreement
-CHECK_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
+AGREE_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
 
 
 class Agreement:
@@ -84,7 +84,7 @@ class LostData:
         self.process = secrets.token_hex(8)
         """The name of this process beside its writes."""
         self._window = window
-        self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
+        self._check_every = min(AGREE_EVERY, max(10.0, window / 5))
         self._writes: dict[Store, LastWrite] = {}
         self._generation = -1
 

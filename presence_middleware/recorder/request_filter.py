@@ -90,10 +90,10 @@ def matching_paths(paths: tuple[str, ...]) -> Container[str]:
     is_ordered = any(path.startswith("!") for path in paths)
     plain = [] if is_ordered else [path for path in paths if "*" not in path]
     exact = frozenset((*plain, *(f"{path}/" for path in plain)))
-    return Paths(exact, paths) if len(plain) < len(paths) else exact
+    return PathPatterns(exact, paths) if len(plain) < len(paths) else exact
 
 
-class Paths(Container[str]):
+class PathPatterns(Container[str]):
     """Some paths, and all that match patterns."""
 
     def __init__(self, exact: frozenset[str], paths: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .. import logs
 from ..connections.drivers import Driver
-from ..connections.server import eviction_policy, facts
+from ..connections.server import eviction_policy, server_facts
 from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
@@ -302,7 +302,7 @@ class SetupHints:
                 self._log(hint)
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
-                if policy := eviction_policy(driver.run(facts("memory"))):
+                if policy := eviction_policy(driver.run(server_facts("memory"))):
                     self.warn("eviction", policy)
             self.has_asked_server = True
 

@@ -34,7 +34,7 @@ from .verdict import (
 )
 
 REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
-PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
+LOGIN_PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 SEEN, LEFT, NO_VISIT = Act.SEEN, Act.LEFT, Purpose.NO_VISIT  # constants are read faster
 
 
@@ -249,7 +249,7 @@ class Visit(StateRequest):
         if not self.is_counting:  # another thread may have ended it meanwhile
             return
         found = self._resolve()
-        is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
+        is_long = self._is_long or now - self.arrival >= min(LOGIN_PATIENCE, interval)
         # Until then, a layer may still log a user in, who must not count as a guest.
         if is_long or not found[1].awaits_login:
             self._conclude(found, now, interval)

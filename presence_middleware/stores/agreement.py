@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..errors import PresenceUnavailable
 from . import keys
-from .plan import Argument, Batch, Plan, members_with_scores, text
+from .plan import Argument, Batch, Plan, decoded, members_with_scores
 
 LAYOUT_TRUSTED_SECONDS = 10.0  # how long one answer about the number of shards is used
 
@@ -26,7 +26,7 @@ def agree(key: str, proposal: Argument, ttl: int) -> Plan[str]:
     """
     propose = ("SET", key, proposal, "NX", "EX", ttl)
     *_, agreed = yield Batch((propose, ("EXPIRE", key, ttl), ("GET", key)), atomic=True)
-    return text(agreed)
+    return decoded(agreed)
 
 
 class Layout:
@@ -198,12 +198,12 @@ class UpkeepLease:
         """Hold the lease for `seconds` from now, unless this process has lost it."""
         ends_at = time.monotonic() + seconds
         (holder,) = yield Batch((("GETEX", self.key, "PX", math.ceil(seconds * 1000)),))
-        is_mine = holder is not None and text(holder) == self._who
+        is_mine = holder is not None and decoded(holder) == self._who
         self._ends_at = ends_at if is_mine else -math.inf
 
     def give_up(self) -> Plan[None]:
         """Let another process take the lease at once, unless this process has lost it."""
         self._ends_at = -math.inf
         (holder,) = yield Batch((("GET", self.key),))
-        if holder is not None and text(holder) == self._who:
+        if holder is not None and decoded(holder) == self._who:
             yield Batch((("DEL", self.key),))

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from ..logs import warn
 from . import keys
-from .plan import Batch, Plan, load_script, score, text
+from .plan import Batch, Plan, decoded, load_script, score
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
 STREAM_SECONDS = 300
 NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
-PROMPT_SECONDS = 0.02  # in which a server answers over an open connection
+ROUND_TRIP = 0.02  # in which a server answers over an open connection
 TIME = "return redis.call('TIME')"
 RESET = "null"
 NOBODY_BEFORE = "{}"
@@ -62,7 +62,7 @@ class Announcement(NamedTuple):
         ]
 
 
-class Reading(NamedTuple):
+class EventPage(NamedTuple):
     """The outcome of reading a stream."""
 
     announcements: list[Announcement]
@@ -103,7 +103,7 @@ class EventStream:
         )
         if not first:
             return float(STREAM_SECONDS)
-        return int(text(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - _seconds(now)
+        return int(decoded(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - _seconds(now)
 
     def position(self, until: float = math.inf) -> Plan[Position]:
         """Return the position after everything that was announced until a moment.
@@ -119,7 +119,7 @@ class EventStream:
             answered_at = time.monotonic()
             since = str(int((_seconds(now) - (answered_at - until)) * 1000))
             # The first question may have had to wait for a new connection.
-            if answered_at - asked_at < PROMPT_SECONDS:
+            if answered_at - asked_at < ROUND_TRIP:
                 break
         # In this order, an entry that is added between these commands comes after the position.
         number, last, following = yield Batch(
@@ -130,13 +130,13 @@ class EventStream:
             )
         )
         if last:
-            return Position(text(last[0][0]), _fields(last[0])[0])
+            return Position(decoded(last[0][0]), _fields(last[0])[0])
         if not following:
             return Position("0", int(number or 0))
         number, packed = _fields(following[0])
         return Position("0", 0 if packed == NOBODY_BEFORE else number - _size(packed))
 
-    def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
+    def read(self, after: Position, until: Position | None = None) -> Plan[EventPage]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
         Return nothing beyond `until` if `after` lies before it. If entries are missing, or if the
@@ -148,7 +148,7 @@ class EventStream:
             number = int(last or 0)
             end = after if number == after.number else Position("+", number)
         if end.number == after.number:
-            return Reading([], end, has_more=False)
+            return EventPage([], end, has_more=False)
         command = ("XRANGE", self._key, f"({after.entry}", end.entry, "COUNT", ENTRIES_A_READ)
         (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []
@@ -158,12 +158,13 @@ class EventStream:
             is_first = packed == NOBODY_BEFORE and after.number == 0
             follows = is_first or number == after.number + _size(packed)
             is_lost = is_lost or not follows or packed == RESET
-            after = Position(text(entry[0]), number)
+            after = Position(decoded(entry[0]), number)
             if packed != NOBODY_BEFORE:
                 announcements.append(Announcement(after, packed))
         if is_lost or (not has_more and after.number < end.number):
-            return Reading([], until or (yield from self.position()), has_more=False, is_lost=True)
-        return Reading(announcements, after, has_more)
+            end = until or (yield from self.position())
+            return EventPage([], end, has_more=False, is_lost=True)
+        return EventPage(announcements, after, has_more)
 
 
 class Held(NamedTuple):
@@ -185,7 +186,7 @@ def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> 
     """
     arguments = who, seconds, handled, start, NAME_SECONDS
     (reply,) = yield from load_script("lease").run(([key], arguments))
-    return Held(bool(reply[0]), text(reply[1])) if reply else None
+    return Held(bool(reply[0]), decoded(reply[1])) if reply else None
 
 
 def _seconds(reply: Any) -> float:
@@ -198,7 +199,7 @@ def _fields(entry: Any) -> tuple[int, str]:
     fields = entry[1]
     # Clients reply with a mapping or a list.
     number, packed = next(iter(fields.items())) if hasattr(fields, "items") else fields
-    return int(number), text(packed)
+    return int(number), decoded(packed)
 
 
 def _size(packed: str) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from . import keys
-from .plan import Batch, Command, Plan, text
+from .plan import Batch, Command, Plan, decoded
 from .store import moment_of
 
-DAY = 1440  # minutes
+MINUTES_A_DAY = 1440
 PEAK_TTL = 366 * 24 * 3600  # seconds after the last sample
 
 
@@ -38,9 +38,9 @@ class History:
 
         `counts` has the number by kind.
         """
-        day, minute_of_day = divmod(minute, DAY)
+        day, minute_of_day = divmod(minute, MINUTES_A_DAY)
         hour = day, minute_of_day // 60
-        ttl = keys.ttl(self._keep_seconds) + DAY * keys.MINUTE
+        ttl = keys.ttl(self._keep_seconds) + MINUTES_A_DAY * keys.MINUTE
         writes: list[Command] = []
         for kind, count in counts.items():
             key = keys.history(self._prefix, kind, day)
@@ -62,13 +62,13 @@ class History:
 
         Both are seconds since the epoch. Minutes without a sample are left out.
         """
-        oldest = max(since, now - self._keep_seconds - DAY * keys.MINUTE)
+        oldest = max(since, now - self._keep_seconds - MINUTES_A_DAY * keys.MINUTE)
         first, last = keys.minute_of(oldest), keys.minute_of(now)
-        days = range(first // DAY, last // DAY + 1)
+        days = range(first // MINUTES_A_DAY, last // MINUTES_A_DAY + 1)
         day_keys = [keys.history(self._prefix, kind, day) for day in days]
         replies = yield Batch(tuple(("HGETALL", key) for key in day_keys))
         counts = {
-            day * DAY + int(minute_of_day): int(count)
+            day * MINUTES_A_DAY + int(minute_of_day): int(count)
             for day, samples in zip(days, replies, strict=True)
             for minute_of_day, count in samples.items()
         }
@@ -81,7 +81,7 @@ class History:
         ((count, minute),) = yield Batch((("HMGET", key, "count", "minute"),))
         if count is None:
             return None
-        return Sample(moment_of(int(text(minute)) * keys.MINUTE), int(text(count)))
+        return Sample(moment_of(int(decoded(minute)) * keys.MINUTE), int(decoded(count)))
 
     def reset_peak(self, kind: str) -> Plan[None]:
         """Delete the peak of a kind; the next sample becomes the peak."""

@@ -173,14 +173,14 @@ def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def text(reply: bytes | str) -> str:
+def decoded(reply: bytes | str) -> str:
     """Return a member as text. Clients with `decode_responses=True` have decoded it already."""
     return reply if isinstance(reply, str) else reply.decode()
 
 
 def texts(reply: Any) -> list[str]:
     """Return the members of a list or set reply as text."""
-    return [text(member) for member in reply]
+    return [decoded(member) for member in reply]
 
 
 def readable_texts(reply: Any) -> list[str]:
@@ -188,7 +188,7 @@ def readable_texts(reply: Any) -> list[str]:
     members: list[str] = []
     for member in reply:
         with suppress(UnicodeDecodeError):
-            members.append(text(member))
+            members.append(decoded(member))
     return members
 
 
@@ -209,7 +209,7 @@ def pairs(reply: list[Any]) -> list[Any]:
 
 def members_with_scores(reply: list[Any]) -> list[tuple[str, float]]:
     """Return a WITHSCORES reply as pairs (member, score)."""
-    return [(text(member), float(value)) for member, value in pairs(reply)]
+    return [(decoded(member), float(value)) for member, value in pairs(reply)]
 
 
 def to_microseconds(moment: float) -> int:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from . import keys
-from .plan import Batch, Plan, merge_plans, readable_texts, text
+from .plan import Batch, Plan, decoded, merge_plans, readable_texts
 from .store import Ranked, Sighting, Store, moment_of, rank
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Shards:
             ranked = _first(pages, limit)
         # Nothing is decoded before it is certain to be returned.
         sightings = [
-            Sighting(text(id), None if time is None else moment_of(float(time)))
+            Sighting(decoded(id), None if time is None else moment_of(float(time)))
             for id, time in ranked
         ]
         return (yield from self._as_seen(sightings))

@@ -12,7 +12,6 @@ import pytest
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
-    DAY,
     MAX_CHART_POINTS,
     MAX_POINTS,
     POINTS_A_TRIP,
@@ -23,6 +22,7 @@ from presence_middleware.board.history import (
     step_for,
 )
 from presence_middleware.stores import Batch, Command, Plan, keys
+from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.backends import Server, client_of
 from tests.support.timed_site import NOON, Clock
@@ -44,7 +44,7 @@ def write(settings: Settings, samples: Samples) -> None:
     """Write samples of users as the site does, but a day at a time."""
     by_day: dict[int, dict[Any, Any]] = {}
     for minute, count in samples.items():
-        by_day.setdefault(minute // DAY, {})[minute % DAY] = count
+        by_day.setdefault(minute // MINUTES_A_DAY, {})[minute % MINUTES_A_DAY] = count
     client = client_of(settings.redis_url)
     for day, counts in by_day.items():
         client.hset(keys.history(settings.prefix, "user", day), mapping=counts)
@@ -57,7 +57,7 @@ def walk(days: int) -> Samples:
     """
     every = 97 if days > 1000 else 7 if days > 30 else 1
     rng, samples, count = random.Random(days), {}, 500
-    for minute in range(MINUTE - days * DAY, MINUTE + 1, every):
+    for minute in range(MINUTE - days * MINUTES_A_DAY, MINUTE + 1, every):
         count = max(0, count + rng.randint(-9, 9))
         if rng.random() > 0.01:
             samples[minute] = count + (5000 if rng.random() < 0.0001 else 0)

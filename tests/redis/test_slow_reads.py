@@ -90,7 +90,7 @@ def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
 def test_a_handler_that_asks_often_waits_for_an_outage_once(
     protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presence_middleware.connections.limits.OUTAGE_SECONDS", 0.7)
+    monkeypatch.setattr("presence_middleware.connections.limits.OUTAGE_PAUSE", 0.7)
     settings = Settings.from_env(
         {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", exclude="/excluded"
     )

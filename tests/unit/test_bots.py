@@ -151,7 +151,7 @@ def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
 def test_a_flood_of_user_agents_evicts_no_crawler_and_the_caches_are_bounded(
     looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bots, "REMEMBERED", 100)
+    monkeypatch.setattr(bots, "MOST_AGENTS", 100)
     crawlers = Crawlers(count(1.0).__next__)
     for flood in (f"{FIREFOX} {{}}", "curl/{}", "Googlebot/2.1 (no {})"):
         for number in range(450):

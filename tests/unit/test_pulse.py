@@ -9,7 +9,7 @@ import pytest
 from presence_middleware import Settings
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
-from presence_middleware.rooms import MAX_QUERY
+from presence_middleware.rooms import MAX_SIGNAL
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
 
@@ -125,7 +125,7 @@ ROWS += [
         for method, query in (
             *(("GET", BYE), ("GET", HERE), ("PUT", BYE), ("POST", "presence=bye&x=1")),
             *(("POST", ""), ("POST", "nopresence=bye"), ("POST", "presence=%62ye")),
-            ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
+            ("POST", f"x={'x' * MAX_SIGNAL}&{BYE}"),
         )
     ),
     *(
@@ -194,7 +194,7 @@ ROOM_OF = {  # by query; NOWHERE is a page in no room, and None an unknown page
     f"presence=here:/t/{'x' * 300}": NOWHERE,
     "presence=here:/t/%00%0A%1B%5B2J": "/t/\0\n\x1b[2J",
     **{"presence=here:/t/%FF": "/t/\udcff", "presence=here:/t/%": "/t/%"},
-    **{"presence=here": None, f"presence=here:/t/{'x' * MAX_QUERY}": None},
+    **{"presence=here": None, f"presence=here:/t/{'x' * MAX_SIGNAL}": None},
 }
 
 
