@@ -194,7 +194,7 @@ def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
         over.set()
         sys.setswitchinterval(interval)
         thread.join()
-    assert refreshed[0] - before > 10
+    assert refreshed[0] > before
 
 
 def test_open_connections_are_refreshed_one_after_the_other(
