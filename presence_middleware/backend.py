@@ -141,8 +141,9 @@ def backend_for(
 ) -> Backend:
     """Return the backend for `settings`, by default the settings of the environment.
 
-    Within a process, equal settings share a backend. With a `client` or a `clock`, as for
-    `Backend`, the backend is new. Raises `SettingsError` if the environment has invalid settings.
+    Within a process, equal settings share a backend. It is new with a `client`, which is used
+    instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the time of the server.
+    Raises `SettingsError` if the environment has invalid settings.
     """
     settings = Settings.from_env() if settings is None else settings
     if client is None and clock is None:

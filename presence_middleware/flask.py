@@ -33,9 +33,12 @@ def init_app(
     its interface, and of Flask-Login. It reads what is loaded: no query, no load of a session, no
     `Vary`. A request that logs its user out takes them offline, without `PRESENCE_LOGOUT`.
 
-    Return the middleware, which is also in `app.extensions["presence_middleware"]`. The arguments
-    and errors are as for `presence_middleware.wsgi.PresenceMiddleware`. In a handler, use
-    `presence_of(request)`.
+    `settings` are by default those of the environment. `client` is a `redis.Redis` to use instead
+    of `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the time of the
+    server. Return the middleware, which is also in `app.extensions["presence_middleware"]`. In a
+    handler, use `presence_of(request)`.
+
+    Raises `SettingsError` with all problems if a setting is invalid.
     """
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]

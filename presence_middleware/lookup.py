@@ -67,16 +67,18 @@ def presence_of(source: Any) -> Presence | AsyncPresence:
 def visit_of(source: HasScope | HasEnviron | Mapping[str, Any]) -> Visit:
     """Return the visit of a request, with which a layer or handler calls `identify`.
 
-    `source` and the errors are as for `presence_of`.
+    `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`. Raises
+    `NotWrapped` if the middleware has not seen the request, and `QueryError` for another `source`.
     """
     visit: Visit = _entry(source, VISIT)
     return visit
 
 
 def state_of(source: object) -> Mapping[str, Any]:
-    """Return the environ or scope of a request. `source` and the errors are as for `presence_of`.
+    """Return the environ or scope of a request, which need not have passed the middleware.
 
-    It need not be wrapped.
+    `source` is one of both, or an object with `.environ` or `.scope`. Raises `QueryError` for
+    another.
     """
     for state in (getattr(source, "scope", None), getattr(source, "environ", None), source):
         if isinstance(state, Mapping):
@@ -163,9 +165,9 @@ class TemplatePresence:
 def template_presence(source: Any) -> TemplatePresence:
     """Return the template reader of a request. All templates of a request share it.
 
-    `source` is as for `presence_of`; None stands for a template outside of a request. A WebSocket
-    has a new reader for each call, because it outlives outages. Sends nothing to Redis. Raises
-    `QueryError` if `source` is no request.
+    `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`; None stands
+    for a template outside of a request. A WebSocket has a new reader for each call, because it
+    outlives outages. Sends nothing to Redis. Raises `QueryError` if `source` is no request.
     """
     state = {} if source is None else state_of(source)
     visit: Visit | None = state.get(VISIT)

@@ -48,7 +48,10 @@ def question(
 def async_question(
     query: Query[P, T], *, is_write: bool = False
 ) -> Callable[Concatenate["AsyncPresence", P], Coroutine[Any, Any, T]]:
-    """Return the method of `AsyncPresence` for a query. The arguments are as for `question`."""
+    """Return the method of `AsyncPresence` that returns the result of a query.
+
+    The reader of a request runs it with the sightings that wait, unless `is_write`.
+    """
 
     async def ask(reader: "AsyncPresence", /, *arguments: P.args, **named: P.kwargs) -> T:
         plan = query(reader.backend.queries, *arguments, **named)

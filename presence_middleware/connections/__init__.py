@@ -36,9 +36,9 @@ def driver(
 def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> AsyncDriver:
     """Return a driver for coroutines.
 
-    It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
-    this process for `url`. The commands for a Cluster, an embedded server or a server in memory are
-    sent in threads. Raises `SettingsError` if the client does not fit the URL.
+    It uses `client`, a `redis.asyncio.Redis` or a synchronous client of a server or Cluster, or
+    else the client of this process for `url`. The commands for a Cluster, an embedded server or a
+    server in memory are sent in threads. Raises `SettingsError` if the client does not fit the URL.
     """
     if not is_async(client):
         threads = driver(url, health, client)

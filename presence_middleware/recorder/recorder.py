@@ -396,9 +396,9 @@ def recorder_for(
 ) -> Recorder:
     """Return the recorder for `settings`, by default the environment's.
 
-    Equal settings share a recorder per process, however many apps are wrapped. With a `client`
-    or a `clock`, as for `Recorder`, the recorder is new. Raises `SettingsError` like `Recorder`,
-    and for invalid settings in the environment.
+    Equal settings share a recorder per process, however many apps are wrapped. It is new with a
+    `client`, which is used instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the
+    time of the server. Raises `SettingsError` if a setting is invalid.
     """
     settings = Settings.from_env() if settings is None else settings
     if client is None and clock is None:

@@ -62,7 +62,8 @@ class Layout:
     def claim(self, stamp: float) -> Plan[None]:
         """Store the number of this process if none is stored, and otherwise compare them.
 
-        `stamp` is as for `check`. Raises `PresenceUnavailable` if the numbers differ.
+        `stamp` is the current time in seconds, of a clock that never goes back. Raises
+        `PresenceUnavailable` if the numbers differ.
         """
         self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
 

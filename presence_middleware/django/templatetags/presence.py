@@ -41,8 +41,9 @@ class CountNode(Node):  # type: ignore[misc]  # Django has no types
 def online_count(parser: Parser, token: Token) -> CountNode:
     """Show the number online: `{% online_count %}`, `{% online_count "guest" window="15m" as n %}`.
 
-    The arguments are as for `Presence.count`. In an outage it shows nothing, and the variable after
-    `as` is None. Not a `simple_tag`, because that shows None as a word.
+    The kind is by default the first of `PRESENCE_IDENTITY`, and the window `PRESENCE_WINDOW`. In an
+    outage it shows nothing, and the variable after `as` is None. Not a `simple_tag`, because that
+    shows None as a word.
     """
     return _count_node(parser, token, "count", "kind", "window")
 
@@ -51,7 +52,8 @@ def online_count(parser: Parser, token: Token) -> CountNode:
 def active_count(parser: Parser, token: Token) -> CountNode:
     """Show how many were seen in a period: `{% active_count "7d" %}`, by default in a day.
 
-    The arguments are as for `Presence.active`. In an outage it shows nothing, as `online_count`.
+    The kind is by default the first of `PRESENCE_IDENTITY`. In an outage it shows nothing, and the
+    variable after `as` is None.
     """
     return _count_node(parser, token, "active", "period", "kind")
 
@@ -85,7 +87,8 @@ def online_among(
 
     `users` are objects of the site, ids, or both; None stands for no users. The id of an object is
     its attribute `field`: write `field="username"` if `PRESENCE_IDENTITY` has `auth:username`. An
-    object whose id is None is left out. `kind` and `window` are as for `Presence.count`.
+    object whose id is None is left out. `kind` is by default the first of `PRESENCE_IDENTITY`, and
+    `window` is `PRESENCE_WINDOW`; it may also be seconds or text such as `"15m"`.
 
     The list has the objects that were given, in their order, so that `{% if user in here %}` works.
     It is None in an outage. Raises `QueryError` for a single text, and `AttributeError` for an
