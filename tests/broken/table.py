@@ -1049,8 +1049,8 @@ refused-user-of-a-log: The user of a 401 response is ignored.
 - if status == "401":
 + if False:
 replayed-window-is-longer: A replayed log is counted as the site would count.
-- next(iter(self._seen.values())) <= now - self._window
-+ next(iter(self._seen.values())) < now - self._window
+- next(iter(online.values())) <= now - window
++ next(iter(online.values())) < now - window
 wrong-clock-in-a-log: A line far ahead of its log is set aside.
 - if newest is None or line.at > newest + AHEAD:
 + if newest is None:
