@@ -28,7 +28,7 @@ from ..replay.timeline import Summary
 from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
-from .output import Span
+from .output import Chart
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -127,8 +127,8 @@ def _print_charts(summary: Summary) -> None:
             continue
         output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
         samples = [Sample(moment_of(each.at), each.counts[place]) for each in summary.points]
-        span = Span(samples[0].at, samples[-1].at + timedelta(seconds=summary.step))
-        output.print_chart(samples, span, _CHART_LINES, peak)
+        end = samples[-1].at + timedelta(seconds=summary.step)
+        output.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
 
 
 def _print_uncounted(tally: Tally) -> None:
