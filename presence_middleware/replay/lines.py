@@ -138,8 +138,6 @@ def _line_of(
 
 
 def _unescaped(written: str) -> str:
-    if "\\" not in written:
-        return written
     return _ESCAPE.sub(
         lambda found: chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2]),
         written,
@@ -165,7 +163,7 @@ def _minute_seconds(minute: str, zone: str) -> int:
 def _parse_json(line: bytes) -> Line | None:
     """Return the request of a line of JSON; None if there is none in it."""
     try:
-        fields = json.loads(line.decode("latin-1"))
+        fields = json.loads(line.decode(errors="surrogateescape"))
         request = fields.get("request")
         if isinstance(request, str):  # nginx: "GET / HTTP/1.1"
             fields["method"], fields["uri"] = request.split(" ")[:2]
@@ -184,9 +182,7 @@ def _parse_json(line: bytes) -> Line | None:
 def _text(fields: dict[str, Any], names: Iterable[str]) -> str | None:
     """Return the first field with a text, in the form of a WSGI environ: a character for a byte."""
     text = next((value for name in names if isinstance(value := fields.get(name), str)), None)
-    if text is None or max(text, default="") <= "\xff":
-        return text
-    return text.encode(errors="replace").decode("latin-1")  # it was written as \\uXXXX
+    return text and text.encode(errors="surrogateescape").decode("latin-1")
 
 
 def _seconds(time: Any) -> int:

@@ -285,6 +285,19 @@ def test_lines_of_json_are_read(fields: dict[str, Any], *, is_escaped: bool) -> 
     assert refused.request.user is None
 
 
+@pytest.mark.parametrize("user", ["éve", "ÿ", "愛", "é\udce9"])
+def test_a_name_in_json_is_the_same_however_it_is_written(user: str) -> None:
+    """Some servers write é as it is, others as \\u00e9. A byte may also be no UTF-8."""
+    written = json.dumps({**CADDY, "user_id": user}, ensure_ascii=False)
+    for line in (
+        written.encode(errors="surrogateescape"),
+        json.dumps(json.loads(written)).encode(),
+    ):
+        found = parse(line)
+        assert found
+        assert found.request.user == user
+
+
 @pytest.mark.parametrize("headers", [None, {}, {"Accept": [], "User-Agent": None}])
 def test_headers_may_be_missing_in_json(headers: Any) -> None:
     """A filter of Caddy's log removes them."""
