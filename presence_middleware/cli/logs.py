@@ -19,6 +19,7 @@ import click
 
 from ..board import board_for
 from ..errors import SettingsError
+from ..identity.rules import Rule
 from ..parsers import format_duration
 from ..presence import Presence
 from ..replay.files import GZIP, GrowingLog, Pipe, read_logs, size_of
@@ -142,17 +143,14 @@ def _print_uncounted(tally: Tally) -> None:
 
 def blind_rules(settings: Settings) -> list[str]:
     """Return the rules of `PRESENCE_IDENTITY` that find nobody in a log."""
-    blind: list[str] = []
-    for rule in settings.identity:
-        fields = {
-            "header": f"HTTP_{rule.argument.upper().replace('-', '_')}",
-            "environ": rule.argument,
-        }
+
+    def may_match(rule: Rule) -> bool:
+        header = f"HTTP_{rule.argument.upper().replace('-', '_')}"
+        field = {"header": header, "environ": rule.argument}.get(rule.source)
         # A function of the site (package.module:callable) may read any field of a log.
-        may_match = rule.source in SOURCES_IN_A_LOG or ":" in rule.source
-        if not (may_match or fields.get(rule.source) in FIELDS):
-            blind.append(str(rule))
-    return blind
+        return rule.source in SOURCES_IN_A_LOG or ":" in rule.source or field in FIELDS
+
+    return [str(rule) for rule in settings.identity if not may_match(rule)]
 
 
 def _progress_bar(*, is_shown: bool) -> "Progress":
