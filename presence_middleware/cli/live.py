@@ -123,20 +123,8 @@ def watch(
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if output.is_terminal() and can_draw and not as_json:
         draw(read_site(settings, window, interval, kind, hours), Screen(kind, Recent(hours)))
-    is_outage = False
-    # Ctrl-C is how the command is meant to end.
-    with suppress(KeyboardInterrupt):
-        for reading in filter(None, read_site(settings, window, interval)):
-            at, error = output.iso(reading.at), reading.error
-            if as_json:
-                answer = {"error": error} if error else {"counts": reading.counts}
-                click.echo(json.dumps({"at": at, **answer}))
-            elif bool(error) != is_outage:
-                # An outage is reported when it begins and when it ends.
-                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                is_outage = not is_outage
-            for each, count in reading.counts.items() if not as_json else ():
-                click.echo(f"{at}\t{each}\t{count}")
+    else:
+        print_lines(read_site(settings, window, interval), as_json=as_json)
 
 
 class Reading(NamedTuple):
@@ -266,6 +254,24 @@ class Screen:
             title = line(f"{self._kind:>10}", "bold")
             yield from (line(), title.append(f"  in the last {length}", "dim"))
             yield self._recent.chart(self._at, height)
+
+
+def print_lines(readings: Iterator[Reading | None], *, as_json: bool) -> None:
+    """Print readings until Ctrl-C, which is how the command is meant to end."""
+    is_outage = False
+    with suppress(KeyboardInterrupt):
+        for reading in filter(None, readings):
+            at, error = output.iso(reading.at), reading.error
+            if as_json:
+                answer = {"error": error} if error else {"counts": reading.counts}
+                click.echo(json.dumps({"at": at, **answer}))
+                continue
+            if bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for kind, count in reading.counts.items():
+                click.echo(f"{at}\t{kind}\t{count}")
 
 
 def draw(readings: Iterator[Reading | None], screen: Screen) -> None:
