@@ -4,7 +4,8 @@ The counts and peaks are of the whole site. The other metrics are of the process
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import prometheus_client
@@ -20,37 +21,8 @@ from .recorder import Recorder, recorder_for
 from .stores import merge_plans
 
 READ_EVERY = 1.0  # seconds
-GAUGES = {
-    "presence_up": "Whether Redis answered.",
-    "presence_online": "How many are online on the site.",
-    "presence_active": "How many were seen on the site in a period, also who left since.",
-    "presence_peak": "The most that were ever online in a minute.",
-    "presence_sightings_pending": "Sightings that wait to be written.",
-    "presence_outage": "Whether sightings cannot be written.",
-    "presence_last_flush_timestamp_seconds": "When sightings were last written.",
-    "presence_sweep_lag_seconds": "How late it is announced that users have gone.",
-}
-COUNTERS = {
-    "presence_sightings_recorded": "Sightings, one for each visit.",
-    "presence_sightings_coalesced": "Sightings that were merged with a waiting one.",
-    "presence_sightings_flushed": "Sightings that were written.",
-    "presence_sightings_dropped": "Sightings that were not written.",
-    "presence_came": "Users who were announced to have come online.",
-    "presence_went": "Users who were announced to have gone offline.",
-}
-
-
-LABELS = {"presence_sightings_dropped": ("reason",), "presence_active": ("kind", "period")}
-"""The labels of metrics that are not by kind alone."""
-
-EVENTS = frozenset({"presence_came", "presence_went", "presence_sweep_lag_seconds"})
-"""The metrics of a site with events."""
-
-Values = dict[str, Mapping[str, float] | Mapping[tuple[str, str], float] | float | None]
-"""The value of each metric, or its values by its labels."""
-
-NO_ANSWER: Values = {"presence_up": False}
-"""The metrics of the site while Redis does not answer."""
+Values = Mapping[Any, float | None] | float | None
+"""The value of a metric, or its values by its labels. None is left out."""
 
 
 class PresenceCollector(Collector):
@@ -73,13 +45,13 @@ class PresenceCollector(Collector):
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
-        self._site: Values | None = None
+        self._site: Mapping[str, Values] | None = None
         self.next_read = 0.0
         """The earliest time at which Redis is read again, by `time.monotonic()`."""
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without reading Redis."""
-        return self._families(NO_ANSWER)
+        return self._families({})
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics. Counts and peaks are at most `READ_EVERY` seconds old.
@@ -92,65 +64,75 @@ class PresenceCollector(Collector):
         if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
             try:
-                presence, queries = self._presence, self._presence.backend.queries
-                kinds, announced = queries.settings.kinds, queries.settings.events
-                peaks = {kind: presence.peak(kind) for kind in kinds}
-                lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in announced}
-                active = presence.run(merge_plans([*map(queries.active_in_periods, kinds)]))
-                self._site = {
-                    "presence_up": True,
-                    "presence_online": presence.counts(),
-                    "presence_active": {
-                        (kind, period): number
-                        for kind, numbers in zip(kinds, active, strict=True)
-                        for period, number in numbers.items()
-                    },
-                    "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
-                    "presence_sweep_lag_seconds": {
-                        kind: lag for kind, lag in lags.items() if lag is not None
-                    },
-                }
+                self._site = self._read_site()
             except PresenceError:
-                self._site = NO_ANSWER
+                self._site = {}
             self.next_read = time.monotonic() + READ_EVERY
         return self._families(self._site)
 
-    def _families(self, site: Values) -> list[Metric]:
-        stats = self._recorder.stats()
-        written = stats.last_flush
-        values: Values = {
-            **site,
-            "presence_sightings_recorded": stats.recorded,
-            "presence_sightings_coalesced": stats.coalesced,
-            "presence_sightings_flushed": stats.flushed,
-            "presence_sightings_dropped": dict.fromkeys(get_args(Reason), 0) | stats.dropped,
-            "presence_sightings_pending": stats.pending,
-            "presence_outage": self._recorder.health.is_outage,
-            "presence_last_flush_timestamp_seconds": written.timestamp() if written else None,
-            "presence_came": stats.came,
-            "presence_went": stats.went,
+    def _read_site(self) -> dict[str, Values]:
+        presence, queries = self._presence, self._presence.backend.queries
+        kinds, announced = queries.settings.kinds, queries.settings.events
+        peaks = {kind: presence.peak(kind) for kind in kinds}
+        lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in announced}
+        active = presence.run(merge_plans([*map(queries.active_in_periods, kinds)]))
+        return {
+            "online": presence.counts(),
+            "active": {
+                (kind, period): number
+                for kind, numbers in zip(kinds, active, strict=True)
+                for period, number in numbers.items()
+            },
+            "peak": {kind: peak.count for kind, peak in peaks.items() if peak},
+            "sweep_lag": lags,
         }
-        metrics: list[Metric] = [
-            SummaryMetricFamily(
-                "presence_flush_duration_seconds",
-                "Attempts to write, including those that failed.",
-                stats.flushes,
-                stats.flush_seconds,
-            )
-        ]
-        for name, help_text in {**GAUGES, **COUNTERS}.items():
-            if name in EVENTS and not self._recorder.settings.events:
-                continue
-            family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
-            value = values.get(name, {})
-            if isinstance(value, Mapping):
-                metric = family(name, help_text, labels=LABELS.get(name, ("kind",)))
-                for label, number in value.items():
-                    metric.add_metric([label] if isinstance(label, str) else label, number)
-            else:
-                metric = family(name, help_text, None if value is None else float(value))
-            metrics.append(metric)
-        return metrics
+
+    def _families(self, site: Mapping[str, Values]) -> Iterator[Metric]:
+        """Yield all metrics. `site` is empty while Redis does not answer."""
+        stats, settings = self._recorder.stats(), self._recorder.settings
+        attempts = "Attempts to write, including those that failed."
+        yield SummaryMetricFamily(
+            "presence_flush_duration_seconds", attempts, stats.flushes, stats.flush_seconds
+        )
+        yield gauge("up", "Whether Redis answered.", bool(site))
+        yield gauge("online", "How many are online on the site.", site.get("online", {}))
+        active = "How many were seen on the site in a period, also who left since."
+        yield gauge("active", active, site.get("active", {}), ("kind", "period"))
+        yield gauge("peak", "The most that were ever online in a minute.", site.get("peak", {}))
+        yield gauge("sightings_pending", "Sightings that wait to be written.", stats.pending)
+        is_outage = self._recorder.health.is_outage
+        yield gauge("outage", "Whether sightings cannot be written.", is_outage)
+        written = stats.last_flush.timestamp() if stats.last_flush else None
+        yield gauge("last_flush_timestamp_seconds", "When sightings were last written.", written)
+        if settings.events:
+            late = "How late it is announced that users have gone."
+            yield gauge("sweep_lag_seconds", late, site.get("sweep_lag", {}))
+        yield counter("sightings_recorded", "Sightings, one for each visit.", stats.recorded)
+        merged = "Sightings that were merged with a waiting one."
+        yield counter("sightings_coalesced", merged, stats.coalesced)
+        yield counter("sightings_flushed", "Sightings that were written.", stats.flushed)
+        dropped = dict.fromkeys(get_args(Reason), 0) | stats.dropped
+        yield counter("sightings_dropped", "Sightings that were not written.", dropped, ("reason",))
+        if settings.events:
+            yield counter("came", "Users who were announced to have come online.", stats.came)
+            yield counter("went", "Users who were announced to have gone offline.", stats.went)
+
+
+def _metric(
+    family: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    help_text: str,
+    value: Values,
+    labels: tuple[str, ...] = ("kind",),
+) -> Metric:
+    metric = family(f"presence_{name}", help_text, labels=labels)
+    for label, number in value.items() if isinstance(value, Mapping) else [((), value)]:
+        if number is not None:
+            metric.add_metric([label] if isinstance(label, str) else label, float(number))
+    return metric
+
+
+gauge, counter = partial(_metric, GaugeMetricFamily), partial(_metric, CounterMetricFamily)
 
 
 def make_asgi_app(registry: Any = REGISTRY) -> Any:

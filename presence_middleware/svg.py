@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from .parsers import DAY
@@ -162,12 +163,10 @@ def _runs(points: Sequence[Point], gap: int, spell: int) -> list[list[Point]]:
     breaks = [number for number, (a, b) in enumerate(pairwise(points), 1) if b[0] - a[0] > gap]
     runs = []
     for first, last in pairwise([0, *breaks, len(points)]):
-        highest: dict[int, Point] = {}
-        for point in points[first:last]:
-            best = highest.setdefault(point[0] // spell, point)
-            if point[1] > best[1]:
-                highest[point[0] // spell] = point
-        runs.append(sorted({points[first], *highest.values(), points[last - 1]}))
+        run = points[first:last]
+        spells = groupby(run, lambda point: point[0] // spell)
+        highest = [max(group, key=itemgetter(1)) for _, group in spells]
+        runs.append(sorted({run[0], *highest, run[-1]}))
     return runs
 
 

@@ -21,7 +21,7 @@ from . import context, output
 from .context import Answer
 from .live import events, watch
 from .logs import follow, replay
-from .output import Span
+from .output import Chart
 
 STATUS = """\b
 Exit status:
@@ -191,9 +191,8 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
     rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
     now = datetime.now(UTC)
-    span = Span(now - timedelta(hours=hours), now)
-    draw = partial(output.print_chart, samples, span, _CHART_LINES)
-    return Answer({"samples": points}, rows, draw=draw)
+    chart = Chart(samples, now - timedelta(hours=hours), now, _CHART_LINES)
+    return Answer({"samples": points}, rows, draw=lambda: output.console().print(chart))
 
 
 @presence.command(params=[context.kind_option])

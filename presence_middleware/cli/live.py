@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,7 +22,7 @@ from ..settings import Settings
 from ..stores import Batch, Command, Plan, Sample
 from ..stores.plan import decoded, readable_texts
 from . import context, output
-from .output import Span
+from .output import Chart
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -121,25 +122,9 @@ def watch(
     kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if output.is_terminal() and can_draw and not as_json:
-        draw(read_site(settings, window, kind, hours), Screen(kind, Recent(hours)), interval)
-    is_outage = False
-    # Ctrl-C is how the command is meant to end.
-    with suppress(KeyboardInterrupt):
-        readings = read_site(settings, window)
-        while True:
-            due = time.monotonic() + interval
-            reading = next(readings)
-            at, error = output.iso(reading.at), reading.error
-            if as_json:
-                answer = {"error": error} if error else {"counts": reading.counts}
-                click.echo(json.dumps({"at": at, **answer}))
-            elif bool(error) != is_outage:
-                # An outage is reported when it begins and when it ends.
-                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                is_outage = not is_outage
-            for each, count in reading.counts.items() if not as_json else ():
-                click.echo(f"{at}\t{each}\t{count}")
-            time.sleep(max(0.0, due - time.monotonic()))
+        draw(read_site(settings, window, interval, kind, hours), Screen(kind, Recent(hours)))
+    else:
+        print_lines(read_site(settings, window, interval), as_json=as_json)
 
 
 class Reading(NamedTuple):
@@ -155,9 +140,13 @@ class Reading(NamedTuple):
 
 
 def read_site(
-    settings: Settings, window: str | None, kind: str | None = None, hours: float = 1
-) -> Iterator[Reading]:
-    """Yield a reading each time the iterator is continued, without an end.
+    settings: Settings,
+    window: str | None,
+    interval: float,
+    kind: str | None = None,
+    hours: float = 1,
+) -> Iterator[Reading | None]:
+    """Yield a reading every `interval` seconds, without an end, and None when to draw in between.
 
     Counts are those of `window`, by default the site's. `kind` is the kind of the history, and
     `hours` its length. Without a kind, no history is read. A reading in an outage has an error and
@@ -166,7 +155,7 @@ def read_site(
     history_read = datetime.min.replace(tzinfo=UTC)
     reader = Presence(context.joining(settings))
     while True:
-        at = datetime.now(UTC)
+        at, due = datetime.now(UTC), time.monotonic() + interval
         try:
             reading = Reading(at, reader.counts(window=window))
             if kind is not None and at - history_read >= HISTORY_INTERVAL:
@@ -176,6 +165,9 @@ def read_site(
         except PresenceUnavailable as error:
             reading = Reading(at, {}, error=str(error))
         yield reading
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, REDRAW_EVERY))
+            yield None
 
 
 class Recent:
@@ -199,10 +191,12 @@ class Recent:
         """Return all samples, oldest first."""
         return sorted([*self.recorded, *self._read.values()], key=attrgetter("at"))
 
-    def span(self, now: datetime) -> Span:
-        """Return the last hours, or the time since the first sample if that is shorter."""
-        first = min((sample.at for sample in self.samples()), default=now)
-        return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
+    def chart(self, now: datetime, height: int) -> Chart:
+        """Return a chart of the last hours, or since the first sample if that is shorter."""
+        samples = self.samples()
+        first = min((sample.at for sample in samples), default=now)
+        since = max(now - self.length, min(first, now - _MIN_SPAN))
+        return Chart(samples, since, now, height)
 
 
 class Screen:
@@ -232,53 +226,66 @@ class Screen:
             if (peak := max(samples, key=attrgetter("count"))).count:
                 self._peaks[kind] = peak
 
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+    def __rich_console__(
+        self, console: "Console", options: "ConsoleOptions"
+    ) -> "Iterator[Text | Chart]":
         from rich.text import Text
 
-        state = Text(f"{self._at.astimezone():%H:%M:%S}  ")
+        line = partial(Text, no_wrap=True, overflow="crop")
+        state = line(f"{self._at.astimezone():%H:%M:%S}  ")
         if self._outage is None:
             state.append("Ctrl-C ends", "dim")
         else:
             since = f"{self._outage.at.astimezone():%H:%M:%S}"
             error = output.printable(str(self._outage.error))
             state.append(f"no answer since {since}: {error}", "bold red")
-        lines = [state]
+        yield state
         for kind, count in self._counts.items():
             # Counts from before an outage are dim.
-            line = Text(f"{kind:>10}  ", "dim" if self._outage else "")
-            line.append(f"{count:<9}", "bold")
+            shown = line(f"{kind:>10}  ", "dim" if self._outage else "")
+            shown.append(f"{count:<9}", "bold")
             if kind in self._peaks:
                 peak = self._peaks[kind]
-                line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
-            lines.append(line)
-        height = (options.height or console.height) - len(lines) - 2
+                shown.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
+            yield shown
+        height = (options.height or console.height) - len(self._counts) - 3
         if self._counts and height >= _MIN_CHART_LINES:
-            span = self._recent.span(self._at)
-            drawn = output.coloured_chart(self._recent.samples(), span, height, options)
-            title = Text(f"{self._kind:>10}", "bold")
             length = format_duration(self._recent.length.total_seconds())
-            title.append(f"  in the last {length}", "dim")
-            lines += [Text(), title, *drawn]
-        for line in lines:
-            line.no_wrap, line.overflow = True, "crop"
-            yield line
+            title = line(f"{self._kind:>10}", "bold")
+            yield from (line(), title.append(f"  in the last {length}", "dim"))
+            yield self._recent.chart(self._at, height)
 
 
-def draw(readings: Iterator[Reading], screen: Screen, interval: float) -> NoReturn:
-    """Show readings until Ctrl-C, one each `interval` seconds."""
+def print_lines(readings: Iterator[Reading | None], *, as_json: bool) -> None:
+    """Print readings until Ctrl-C, which is how the command is meant to end."""
+    is_outage = False
+    with suppress(KeyboardInterrupt):
+        for reading in filter(None, readings):
+            at, error = output.iso(reading.at), reading.error
+            if as_json:
+                answer = {"error": error} if error else {"counts": reading.counts}
+                click.echo(json.dumps({"at": at, **answer}))
+                continue
+            if bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for kind, count in reading.counts.items():
+                click.echo(f"{at}\t{kind}\t{count}")
+
+
+def draw(readings: Iterator[Reading | None], screen: Screen) -> None:
+    """Show readings until Ctrl-C."""
     from rich.live import Live
 
     context.exit_on_signals()
-    console = output.console()
-    live = Live(screen, console=console, screen=True, auto_refresh=False)
-    due = 0.0
+    # Without a thread, which would receive the signals that are blocked in this one.
+    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
-        while True:
-            if time.monotonic() >= due:
-                due = time.monotonic() + interval
-                screen.update(next(readings))
+        for reading in readings:
+            if reading is not None:
+                screen.update(reading)
             live.refresh()  # also after the terminal was resized
-            time.sleep(max(0.0, min(due - time.monotonic(), REDRAW_EVERY)))
     finally:
         live.stop()

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse
 
@@ -19,21 +19,32 @@ import click
 
 from ..board import board_for
 from ..errors import SettingsError
+from ..identity.rules import Rule
 from ..parsers import format_duration
 from ..presence import Presence
-from ..replay.files import GZIP, GrowingLog, Logs, Pipe, size_of
-from ..replay.lines import FIELDS, Parser
-from ..replay.site import Follower, Replay
-from ..replay.timeline import Moment, Summary
+from ..replay.files import GZIP, GrowingLog, Pipe, read_logs, size_of
+from ..replay.lines import FIELDS, Tally
+from ..replay.site import Follower, count_online
+from ..replay.timeline import Summary
 from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
-from .output import Span
+from .output import Chart
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
+# Why a line of a whole log does not count.
+UNCOUNTED = {
+    "unreadable": "in no known format, such as: {example}",
+    "late": "out of order by more than the window, not counted",
+    "ahead": "more than a day ahead of the log, not counted",
+    "refused": "past the quota of new guests per address, not counted",
+}
 _say = partial(click.echo, err=True)
 
 logs_argument = click.argument(
@@ -65,65 +76,42 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     has_charts = output.is_terminal() and not as_json
     # Minutes are printed as they come, so that none stays in memory.
     before_minute = '{"minutes": [\n'
-
-    def report(moment: Moment) -> None:
-        nonlocal before_minute
-        summary.add(moment)
-        at = output.iso(moment_of(moment.at))
-        if as_json:
-            counts = dict(zip(settings.kinds, moment.counts, strict=True))
-            print(before_minute + json.dumps({"at": at, "counts": counts}), end="")
-            before_minute = ",\n"
-        elif not has_charts:
-            print(at, *moment.counts, sep="\t")
-
     settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
-    summary = Summary(settings.kinds)
-    site = Replay(settings, report)
+    tally, summary = Tally(), Summary(settings.kinds)
+    bar = _progress_bar(is_shown=has_charts or not output.is_terminal())
+    report = partial(bar.advance, bar.add_task("", total=size_of(paths)))
+    minutes = count_online(read_logs(paths, tally, report), settings, tally)
     if blind := blind_rules(settings):
         click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
-    logs = _read(site, paths, is_shown=has_charts or not output.is_terminal())
-    requests = logs.parser.lines - logs.parser.unreadable
-    if not requests and logs.parser.unreadable:
+    with bar:
+        for moment in minutes:
+            summary.add(moment)
+            at = output.iso(moment_of(moment.at))
+            if as_json:
+                counts = dict(zip(settings.kinds, moment.counts, strict=True))
+                print(before_minute + json.dumps({"at": at, "counts": counts}), end="")
+                before_minute = ",\n"
+            elif not has_charts:
+                print(at, *moment.counts, sep="\t")
+    requests = tally.lines - tally.odd["unreadable"]
+    if tally.lines and not requests:
         raise click.ClickException(
-            "no line is in the common, the combined or a JSON format: the first is "
-            f"{logs.parser.example}"
+            f"no line is in the common, the combined or a JSON format: the first is {tally.example}"
         )
-    uncounted = {
-        "unreadable": (
-            logs.parser.unreadable,
-            f"in no known format, such as: {logs.parser.example}",
-        ),
-        "late": (site.timeline.late, "out of order by more than the window, not counted"),
-        "ahead": (logs.ahead, "more than a day ahead of the log, not counted"),
-        "refused": (site.refused, "past the quota of new guests per address, not counted"),
-    }
     if as_json:
         peaks = {
             kind: peak and {"at": output.iso(peak.at), "count": peak.count}
             for kind, peak in summary.peaks.items()
         }
         rest = {"window": settings.window, "peak": peaks, "requests": requests}
-        rest |= {problem: lines for problem, (lines, _) in uncounted.items()}
-        print(f"{'' if summary.series.points else before_minute}\n], {json.dumps(rest)[1:]}")
+        rest |= {reason: tally.odd[reason] for reason in UNCOUNTED}
+        print(f"{'' if summary.points else before_minute}\n], {json.dumps(rest)[1:]}")
     elif has_charts:
         output.line(
             f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
         )
-        series = summary.series
-        for place, (kind, peak) in enumerate(summary.peaks.items()):
-            if peak is None:
-                output.line(f"{kind}: nobody", "bold")
-                continue
-            output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
-            samples = [Sample(moment_of(each.at), each.counts[place]) for each in series.points]
-            span = Span(samples[0].at, samples[-1].at + timedelta(seconds=series.step))
-            output.print_chart(samples, span, _CHART_LINES, peak)
-    for lines, problem in uncounted.values():
-        if lines:
-            click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {problem}", err=True)
-    for path, reason in logs.broken.items():
-        click.echo(f"{output.printable(path)} ends early: {reason}", err=True)
+        _print_charts(summary)
+    _print_uncounted(tally)
     if chart:
         try:
             Path(chart).write_text(summary.chart(), encoding="utf-8")
@@ -133,38 +121,49 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     sys.stdout.flush()
 
 
+def _print_charts(summary: Summary) -> None:
+    for place, (kind, peak) in enumerate(summary.peaks.items()):
+        if peak is None:
+            output.line(f"{kind}: nobody", "bold")
+            continue
+        output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
+        samples = [Sample(moment_of(each.at), each.counts[place]) for each in summary.points]
+        end = samples[-1].at + timedelta(seconds=summary.step)
+        output.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
+
+
+def _print_uncounted(tally: Tally) -> None:
+    for reason, sentence in UNCOUNTED.items():
+        if lines := tally.odd[reason]:
+            said = sentence.format(example=tally.example)
+            _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")
+    for path, reason in tally.broken.items():
+        _say(f"{output.printable(path)} ends early: {reason}")
+
+
 def blind_rules(settings: Settings) -> list[str]:
     """Return the rules of `PRESENCE_IDENTITY` that find nobody in a log."""
-    blind: list[str] = []
-    for rule in settings.identity:
-        fields = {
-            "header": f"HTTP_{rule.argument.upper().replace('-', '_')}",
-            "environ": rule.argument,
-        }
+
+    def may_match(rule: Rule) -> bool:
+        header = f"HTTP_{rule.argument.upper().replace('-', '_')}"
+        field = {"header": header, "environ": rule.argument}.get(rule.source)
         # A function of the site (package.module:callable) may read any field of a log.
-        may_match = rule.source in SOURCES_IN_A_LOG or ":" in rule.source
-        if not (may_match or fields.get(rule.source) in FIELDS):
-            blind.append(str(rule))
-    return blind
+        return rule.source in SOURCES_IN_A_LOG or ":" in rule.source or field in FIELDS
+
+    return [str(rule) for rule in settings.identity if not may_match(rule)]
 
 
-def _read(site: Replay, paths: tuple[str, ...], *, is_shown: bool) -> Logs:
-    """Add all lines to a site, and draw a progress bar if standard error is a terminal."""
+def _progress_bar(*, is_shown: bool) -> "Progress":
+    """Return a progress bar, which is drawn if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-    with Progress(
+    return Progress(
         *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
         console=Console(stderr=True, force_terminal=True),
         transient=True,
         disable=not (is_shown and sys.stderr.isatty()),
-    ) as bar:
-        task = bar.add_task("", total=size_of(paths))
-        logs = Logs(paths, lambda count: bar.advance(task, count))
-        for line in logs:
-            site.add(line)
-        site.timeline.finish()
-    return logs
+    )
 
 
 @click.command()
@@ -198,7 +197,8 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
             "user=auth, guest=visitor"
         )
     begin = None if since is None else time.time() - since
-    follower, parser = Follower(settings, _say), Parser(_say)
+    tally = Tally(_say)
+    follower = Follower(settings, tally)
     if board:
         _serve_board(settings, board)
     try:
@@ -211,15 +211,15 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     _say(f"following {', '.join(paths)}; Ctrl-C ends")
     while not stopped and not all(source.has_ended for source in sources):
         lines = [line for source in sources for line in source.read()]
-        for line in filter(None, map(parser.parse, lines)):
+        for line in filter(None, map(tally.parse, lines)):
             follower.add(line)
         if not follower.write_if_due() and not lines:
             time.sleep(POLL_SECONDS)
     follower.recorder.close()
     _say(
-        f"lines: {parser.lines:,}; in no known format: {parser.unreadable:,}; older than the "
-        f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new "
-        f"guests per address: {follower.refused:,}"
+        f"lines: {tally.lines:,}; in no known format: {tally.odd['unreadable']:,}; older than the "
+        f"window: {tally.odd['old']:,}; of the future: {tally.odd['ahead']:,}; past the quota of "
+        f"new guests per address: {tally.odd['refused']:,}"
     )
     if follower.recorder.has_pending:
         raise click.exceptions.Exit(context.UNAVAILABLE)

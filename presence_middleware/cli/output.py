@@ -2,11 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,13 +25,6 @@ _NO_SAMPLE = "·"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█·▼│└─", "__--==##.v|+-")
 _SAMPLE_LENGTH = timedelta(seconds=90)  # a sample is taken once a minute, give or take
 _TICK = 16  # columns between two times
-
-
-class Span(NamedTuple):
-    """The time that a chart covers."""
-
-    since: datetime
-    until: datetime
 
 
 def is_terminal() -> bool:
@@ -84,30 +78,6 @@ def remark(text: str) -> None:
         line(text)
 
 
-def print_chart(
-    samples: Sequence[Sample], span: Span, height: int, peak: Sample | None = None
-) -> None:
-    """Print a `chart` that is `height` lines high and as wide as the terminal."""
-    device = console()
-    for line in coloured_chart(samples, span, height, device.options, peak):
-        device.print(line, no_wrap=True, overflow="crop")
-
-
-def coloured_chart(
-    samples: Sequence[Sample],
-    span: Span,
-    height: int,
-    options: "ConsoleOptions",
-    peak: Sample | None = None,
-) -> "list[Text]":
-    """Return the lines of a `chart`, in ASCII if the terminal is limited to it."""
-    from rich.text import Text
-
-    lines = chart(samples, span, options.max_width - 1, height, peak)
-    mark, *bars = in_ascii(lines) if options.ascii_only else lines
-    return [Text(mark, "yellow"), *(Text(bar, "cyan") for bar in bars)]
-
-
 def printable(text: str) -> str:
     """Return text with escapes in place of line ends and terminal control codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -131,67 +101,76 @@ def ago(moment: datetime) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'} ago"
 
 
-def chart(
-    samples: Iterable[Sample], span: Span, width: int, height: int, peak: Sample | None = None
-) -> list[str]:
-    """Return a chart of the samples of a span as lines of text.
+@dataclass
+class Chart:
+    """A chart of samples over time, as wide as the terminal on which it is printed."""
 
-    The first line marks the peak, bars follow, and the last line has the times. `width` is in
-    columns; `height` is in lines, and at least 4 are returned. `peak` is the exact minute of the
-    highest sample, if samples are longer than that.
-    """
-    within = [sample for sample in samples if span.since <= sample.at <= span.until]
-    peak = peak or max(within, key=attrgetter("count"), default=Sample(span.until, 0))
-    margin, lines = len(str(peak.count)), max(1, height - 3)
-    counts = resample(within, span, max(1, width - margin - 2))
-    columns = len(counts)
-    # The heights of the bars in eighths of a line, at least 1 for a count above zero.
-    heights = [max(1, count * lines * _EIGHTHS // peak.count) if count else 0 for count in counts]
-    bars = [
-        "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in heights)
-        for below in reversed(range(lines))
-    ]
-    lowest = zip(bars[-1], counts, strict=True)
-    bars[-1] = "".join(_NO_SAMPLE if count is None else bar for bar, count in lowest)
-    length = span.until - span.since
-    form = "%m-%d %H:%M" if length > timedelta(days=1) else "%H:%M"
-    form = "%H:%M:%S" if length < timedelta(minutes=10) else form
-    mark = ""
-    if peak.count:
-        column, text = counts.index(peak.count), f"{peak.count} at {peak.at.astimezone():{form}}"
-        mark = f"{'':{column}}▼"
-        if column + 2 + len(text) <= columns:
-            mark += f" {text}"
-        elif len(text) + 1 < column:
-            mark = f"{text} ▼".rjust(column + 1)
-    starts = range(0, columns - len(f"{span.since:{form}}") + 1, _TICK)
-    moments = [(span.since + length / columns * start).astimezone() for start in starts]
-    times = "".join(f"{moment:{form}}".ljust(_TICK) for moment in moments)[:columns]
-    indent = " " * (margin + 2)
-    return [
-        indent + mark,
-        f"{peak.count} │{bars[0]}",
-        *(f"{'':{margin}} │{bar}" for bar in bars[1:]),
-        f"{0:>{margin}} └" + "─" * columns,
-        indent + times,
-    ]
+    samples: Sequence[Sample]
+    since: datetime
+    until: datetime
+    height: int
+    """In lines. At least 4 are drawn."""
+    peak: Sample | None = None
+    """The exact minute of the highest sample, if samples are longer than that."""
 
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+        from rich.text import Text
 
-def in_ascii(lines: Iterable[str]) -> list[str]:
-    """Return the lines of a chart in ASCII, for terminals without block characters."""
-    return [line.translate(_ASCII) for line in lines]
+        for number, line in enumerate(self.lines(options.max_width - 1)):
+            shown = line.translate(_ASCII) if options.ascii_only else line
+            yield Text(shown, "cyan" if number else "yellow", no_wrap=True, overflow="crop")
 
+    def lines(self, width: int) -> list[str]:
+        """Return the chart as lines of text that are `width` columns wide.
 
-def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | None]:
-    """Return the highest count of each of `width` columns; None where samples are missing.
+        The first line marks the peak, bars follow, and the last line has the times.
+        """
+        within = [sample for sample in self.samples if self.since <= sample.at <= self.until]
+        peak = self.peak or max(within, key=attrgetter("count"), default=Sample(self.until, 0))
+        margin, lines = len(str(peak.count)), max(1, self.height - 3)
+        counts = self._resample(within, max(1, width - margin - 2))
+        columns = len(counts)
+        # The heights of the bars in eighths of a line, at least 1 for a count above zero.
+        heights = [max(1, n * lines * _EIGHTHS // peak.count) if n else 0 for n in counts]
+        bars = [
+            "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in heights)
+            for below in reversed(range(lines))
+        ]
+        lowest = zip(bars[-1], counts, strict=True)
+        bars[-1] = "".join(_NO_SAMPLE if count is None else bar for bar, count in lowest)
+        length = self.until - self.since
+        form = "%m-%d %H:%M" if length > timedelta(days=1) else "%H:%M"
+        form = "%H:%M:%S" if length < timedelta(minutes=10) else form
+        mark = ""
+        if peak.count:
+            place, text = counts.index(peak.count), f"{peak.count} at {peak.at.astimezone():{form}}"
+            mark = f"{'':{place}}▼"
+            if place + 2 + len(text) <= columns:
+                mark += f" {text}"
+            elif len(text) + 1 < place:
+                mark = f"{text} ▼".rjust(place + 1)
+        starts = range(0, columns - len(f"{self.since:{form}}") + 1, _TICK)
+        moments = [(self.since + length / columns * start).astimezone() for start in starts]
+        times = "".join(f"{moment:{form}}".ljust(_TICK) for moment in moments)[:columns]
+        indent = " " * (margin + 2)
+        return [
+            indent + mark,
+            f"{peak.count} │{bars[0]}",
+            *(f"{'':{margin}} │{bar}" for bar in bars[1:]),
+            f"{0:>{margin}} └" + "─" * columns,
+            indent + times,
+        ]
 
-    A sample lasts until the next, and 90 seconds at most.
-    """
-    columns: list[int | None] = [None] * width
-    step = (span.until - span.since) / width
-    for sample, following in pairwise([*samples, Sample(span.until, 0)]):
-        first = min(width - 1, (sample.at - span.since) // step)
-        end = (min(following.at, sample.at + _SAMPLE_LENGTH) - span.since) // step
-        for column in range(first, max(first + 1, min(width, end))):
-            columns[column] = max(columns[column] or 0, sample.count)
-    return columns
+    def _resample(self, samples: Sequence[Sample], width: int) -> list[int | None]:
+        """Return the highest count of each of `width` columns; None where samples are missing.
+
+        A sample lasts until the next, and 90 seconds at most.
+        """
+        columns: list[int | None] = [None] * width
+        step = (self.until - self.since) / width
+        for sample, following in pairwise([*samples, Sample(self.until, 0)]):
+            first = min(width - 1, (sample.at - self.since) // step)
+            end = (min(following.at, sample.at + _SAMPLE_LENGTH) - self.since) // step
+            for column in range(first, max(first + 1, min(width, end))):
+                columns[column] = max(columns[column] or 0, sample.count)
+        return columns

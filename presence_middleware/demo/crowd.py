@@ -12,11 +12,12 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 from wsgiref.types import WSGIApplication
 
@@ -104,42 +105,26 @@ class Visitor:
         self._cookie = response.headers.get("Set-Cookie", self._cookie).partition(";")[0]
 
 
-class Crowd:
-    """The simulated visitors of a site. They do nothing until `run_until` is called."""
+def requests(visitors: Iterable[Visitor], app: WSGIApplication) -> Iterator[float]:
+    """Yield when the next request of the visitors is due, and send it to `app` when continued."""
+    return heapq.merge(*(visitor.visit(app) for visitor in visitors))
 
-    def __init__(self, app: WSGIApplication, size: int, start: float) -> None:
-        """Simulate `size` visitors of `app`, from `start` in seconds since the epoch."""
-        self._start = start
-        self._visitors = [Visitor(number, start) for number in range(size)]
-        visits = [visitor.visit(app) for visitor in self._visitors]
-        # The number decides between visitors that are due at the same time.
-        self._due = [(next(visit), number, visit) for number, visit in enumerate(visits)]
-        heapq.heapify(self._due)
 
-    def run_until(self, now: float) -> float:
-        """Send the requests that are due by `now`; return when the next is due."""
-        while self._due[0][0] <= now:
-            _, number, visit = self._due[0]
-            heapq.heapreplace(self._due, (next(visit), number, visit))
-        return self._due[0][0]
+def past(visitors: Iterable[Visitor], start: float, linger: float) -> dict[int, dict[str, int]]:
+    """Return how many of each kind were online in each minute of the day before the start.
 
-    def past(self, linger: float) -> dict[int, dict[str, int]]:
-        """Return how many of each kind were online in each minute of the day before the start.
-
-        A guest stays online for `linger` seconds after a goodbye, a user logs out. Minutes are
-        counted since the epoch.
-        """
-        counts: Counter[tuple[str, int]] = Counter()
-        for visitor in self._visitors:
-            kind, after = ("user", 0.0) if visitor.name else ("guest", linger)
-            for arrival, departure in visitor.stays():
-                if arrival > self._start:
-                    break
-                first, end = (math.ceil(at / MINUTE) for at in (arrival, departure + after))
-                counts.update((kind, minute) for minute in range(first, end))
-        last = int(self._start // MINUTE)
-        day = range(last - DAY // MINUTE + 1, last + 1)
-        return {each: {kind: counts[kind, each] for kind in ("user", "guest")} for each in day}
+    A guest stays online for `linger` seconds after a goodbye, a user logs out. Minutes are counted
+    since the epoch.
+    """
+    counts: Counter[tuple[str, int]] = Counter()
+    for visitor in visitors:
+        kind, after = ("user", 0.0) if visitor.name else ("guest", linger)
+        for arrival, departure in takewhile(lambda stay: stay[0] <= start, visitor.stays()):
+            first, end = (math.ceil(at / MINUTE) for at in (arrival, departure + after))
+            counts.update((kind, minute) for minute in range(first, end))
+    last = int(start // MINUTE)
+    day = range(last - DAY // MINUTE + 1, last + 1)
+    return {each: {kind: counts[kind, each] for kind in ("user", "guest")} for each in day}
 
 
 def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> None:
@@ -151,15 +136,16 @@ def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> Non
         backend.driver.run(backend.history.record(minute, counts))
 
 
-def run_crowd(site: PresenceMiddleware, size: int) -> NoReturn:
+def run_crowd(site: PresenceMiddleware, size: int) -> None:
     """Run a crowd of `size` visitors of `site`, as long as the process lives."""
     # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
     start = time.time() - time.monotonic()
-    crowd = Crowd(site, size, start + time.monotonic())
+    arrival = start + time.monotonic()
+    visitors = [Visitor(number, arrival) for number in range(size)]
     backend, settings = site.recorder.backend, site.recorder.settings
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
-        fill_history(backend, crowd.past(settings.grace_seconds))
-    while True:
-        due = crowd.run_until(start + time.monotonic())
-        time.sleep(max(0.0, due - start - time.monotonic()))
+        fill_history(backend, past(visitors, arrival, settings.grace_seconds))
+    for due in requests(visitors, site):
+        if (pause := due - start - time.monotonic()) > 0:
+            time.sleep(pause)

@@ -15,6 +15,7 @@ import os
 import select
 import time
 import zlib
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..parsers import DAY
-from .lines import MAX_LINE, Line, Parser, parse
+from .lines import MAX_LINE, Line, Tally, parse
 
 BUFFER = 1 << 16  # bytes
 AHEAD = DAY
@@ -49,49 +50,33 @@ class CountedFile(io.FileIO):
         return count
 
 
-class Logs:
-    """The requests of several logs."""
+def read_logs(
+    paths: Iterable[str], tally: Tally, report: Callable[[int], object] = lambda _: None
+) -> Iterator[Line]:
+    """Return the lines of logs nearly in order: as they stand in each log, logs merged by time.
 
-    def __init__(
-        self, paths: Iterable[str], report: Callable[[int], object] = lambda _: None
-    ) -> None:
-        """Read the files at `paths`, of which `-` is standard input.
+    The path of standard input is `-`. `report` is called with the number of bytes each time some
+    are read from disk.
+    """
+    now = time.time()
+    logs = (without_lines_ahead(_read_log(path, tally, report), tally, now) for path in paths)
+    return heapq.merge(*logs, key=attrgetter("at"))
 
-        `report` is called with the number of bytes each time some are read from disk.
-        """
-        self._paths, self._report = list(paths), report
-        self.parser = Parser()
-        """Counts the lines read so far."""
-        self.ahead = 0
-        """The number of lines set aside because they are more than a day ahead of their log."""
-        self.broken: dict[str, str] = {}
-        """The reason for each log that could not be read to its end."""
 
-    def __iter__(self) -> Iterator[Line]:
-        """Yield lines nearly in order: those of a log as they stand in it, logs merged by time."""
-        now = time.time()
-
-        def set_aside(_: Line) -> None:
-            self.ahead += 1
-
-        logs = (without_lines_ahead(self._parsed(path), set_aside, now) for path in self._paths)
-        return heapq.merge(*logs, key=attrgetter("at"))
-
-    def _parsed(self, path: str) -> Iterator[Line]:
-        try:
-            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as stored:
-                is_packed = stored.peek(len(GZIP)).startswith(GZIP)
-                file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
-                # Of a truncated gzip, this reads all lines before the end.
-                while raw := file.readline(MAX_LINE + 1):
-                    rest = raw if len(raw) > MAX_LINE else b"\n"
-                    while rest and not rest.endswith(b"\n"):
-                        rest = file.readline(MAX_LINE)
-                    line = self.parser.parse(raw)
-                    if line is not None:
-                        yield line
-        except (OSError, EOFError, zlib.error) as error:  # such as a truncated gzip
-            self.broken[path] = str(error)
+def _read_log(path: str, tally: Tally, report: Callable[[int], object]) -> Iterator[Line]:
+    try:
+        with io.BufferedReader(CountedFile(path, report), BUFFER) as stored:
+            is_packed = stored.peek(len(GZIP)).startswith(GZIP)
+            file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
+            # Of a truncated gzip, this reads all lines before the end.
+            while raw := file.readline(MAX_LINE + 1):
+                rest = raw if len(raw) > MAX_LINE else b"\n"
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(MAX_LINE)
+                if line := tally.parse(raw):
+                    yield line
+    except (OSError, EOFError, zlib.error) as error:  # such as a truncated gzip
+        tally.broken[path] = str(error)
 
 
 def size_of(paths: Sequence[str]) -> int | None:
@@ -101,13 +86,11 @@ def size_of(paths: Sequence[str]) -> int | None:
     return sum(Path(path).stat().st_size for path in paths)
 
 
-def without_lines_ahead(
-    lines: Iterable[Line], set_aside: Callable[[Line], object], now: float
-) -> Iterator[Line]:
-    """Yield the lines of a log, except those far ahead of it.
+def without_lines_ahead(lines: Iterable[Line], tally: Tally, now: float) -> Iterator[Line]:
+    """Yield the lines of a log, except those far ahead of it, which the `tally` counts.
 
-    `set_aside` is called with each of the others. `now` is the time in seconds since the epoch: no
-    log can end after it, unless the clock of this machine is wrong.
+    `now` is the time in seconds since the epoch: no log can end after it, unless the clock of this
+    machine is wrong.
     """
     coming = iter(lines)
     following: deque[Line] = deque()
@@ -119,7 +102,7 @@ def without_lines_ahead(
             # A log goes on at a time if at least half of its next lines do.
             agreeing = sum(each.at >= line.at - AHEAD for each in following)
             if agreeing < max(SEVERAL if is_future else 0, len(following) / 2):
-                set_aside(line)
+                tally.note("ahead")
                 continue
         newest = line.at if newest is None else max(newest, line.at)
         yield line
@@ -229,25 +212,22 @@ class _File(_Splitter):
         self.rest = self._before.rpartition(b"\n")[2]  # of a line that has no end yet
 
     def seek_time(self, at: float | None) -> None:
-        """Go to the lines of a time, or to the end. Lines are nearly in order, so it halves."""
-        low, high = 0, os.fstat(self.descriptor).st_size
+        """Go to the lines of a time, or to the end. Lines are nearly in order, so it bisects."""
+        size = os.fstat(self.descriptor).st_size
         if at is None:
-            self._seek(high)
+            self._seek(size)
             return
-        while high - low > CHUNK:
-            middle = (low + high) // 2
-            lines = os.pread(self.descriptor, CHUNK, middle).split(b"\n")[1:-1]
-            line = next(filter(None, map(parse, lines)), None)
-            if line is None or line.at >= at:
-                high = middle
-            else:
-                low = middle
-        low = low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1
-        end = low
-        for text in os.pread(self.descriptor, high - low, low).splitlines(keepends=True):
-            end += len(text)
+        low = CHUNK * max(0, bisect_left(range(0, size, CHUNK), at, key=self._time_after) - 1)
+        start = end = low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1
+        for text in os.pread(self.descriptor, CHUNK, start).split(b"\n")[:-1]:
+            end += len(text) + 1
             line = parse(text)
             if line is not None and line.at >= at:
                 break
-            low = end if line else low
-        self._seek(low)
+            start = end if line else start
+        self._seek(start)
+
+    def _time_after(self, position: int) -> float:
+        """Return the time of the first line that begins after a position; infinity if none does."""
+        lines = os.pread(self.descriptor, CHUNK, position).split(b"\n")[1:-1]
+        return next((line.at for line in map(parse, lines) if line), math.inf)

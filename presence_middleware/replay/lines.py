@@ -9,6 +9,7 @@ out, cannot be read.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -21,9 +22,11 @@ from ..request import WsgiRequest
 MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
 EXAMPLE_BYTES = 100  # that are shown of a line that cannot be read
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_TIME = r"(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d):([0-6]\d) ([+-]\d{4})"
+_LOCAL_TIME = re.compile(_TIME, re.ASCII).fullmatch
 _LINE = re.compile(
     r"(\S++) \S++ (?!- [^[])(.+?) "  # address, and user: a name may have blanks in it
-    r"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d):([0-6]\d) ([+-]\d{4})\] "
+    rf"\[{_TIME}\] "
     r'"([^\s"\\]++) ([^\s"\\]++(?:\\.[^\s"\\]*+)*+)[^"\\]*+(?:\\.[^"\\]*+)*+" '
     r"(\d{3}) (?:\d++|-)"
     rf"(?: {_QUOTED} {_QUOTED}(?: .*)?)?\s*",
@@ -34,7 +37,6 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
 MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds
-_NGINX_TIME = "%d/%b/%Y:%H:%M:%S %z"
 # Anything may be in a line: numbers in place of objects, or a thousand brackets.
 _MALFORMED = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 FIELDS = {
@@ -62,32 +64,39 @@ def parse(line: bytes) -> Line | None:
     return _parse_json(line) if line.startswith(b"{") else _parse_text(line)
 
 
-class Parser:
-    """Parses lines, and counts those that cannot be read."""
+class Tally:
+    """Parses the lines of logs, and counts those that are odd, by the reason."""
 
     def __init__(self, report: Callable[[str], object] = lambda _: None) -> None:
-        """Call `report` with the format, and with the first line that cannot be read."""
+        """Call `report` with the format, and with a sentence about the first line of a reason."""
         self._report = report
         self.lines = 0
         """The number of lines so far."""
-        self.unreadable = 0
-        """The number of lines in no known format."""
+        self.odd: Counter[str] = Counter()
+        """The number of odd lines by the reason, such as `unreadable`."""
         self.example = ""
-        """The beginning of the first of these, in quotes and without control characters."""
+        """The beginning of the first line that cannot be read, in quotes and printable."""
+        self.broken: dict[str, str] = {}
+        """By path, why a log could not be read to its end."""
 
     def parse(self, raw: bytes) -> Line | None:
         """Return the request of a line; None if it cannot be read."""
         self.lines += 1
         line = parse(raw) if len(raw) <= MAX_LINE else None
         if line is None:
-            self.unreadable += 1
-            if self.unreadable == 1:
-                self.example = repr(raw[:EXAMPLE_BYTES].decode(errors="replace").strip())
-                self._report(f"a line is in no known format: {self.example}")
-        elif self.lines - self.unreadable == 1:
+            example = repr(raw[:EXAMPLE_BYTES].decode(errors="replace").strip())
+            self.example = self.example or example
+            self.note("unreadable", f"a line is in no known format: {example}")
+        elif self.lines - self.odd["unreadable"] == 1:
             name = "combined" if raw.count(b'"') > len('""') else "common"
             self._report(f"the format is {'JSON' if raw.startswith(b'{') else name}")
         return line
+
+    def note(self, reason: str, sentence: str = "") -> None:
+        """Count an odd line. The `sentence` about the first of its reason is reported."""
+        self.odd[reason] += 1
+        if self.odd[reason] == 1:
+            self._report(sentence)
 
 
 def _parse_text(line: bytes) -> Line | None:
@@ -97,7 +106,7 @@ def _parse_text(line: bytes) -> Line | None:
         return None
     address, user, minute, second, zone, method, target, status, referer, agent = match.groups()
     try:
-        at = _minute_seconds(minute, zone) + int(second)
+        at = _local_seconds(minute, second, zone)
     except ValueError:  # such as the 31st of February
         return None
     fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
@@ -111,14 +120,14 @@ def _line_of(
 
     `unescaped` removes the escapes that the format has in its fields.
     """
-    target = fields["PATH_INFO"] or ""
+    target = unescaped(fields["PATH_INFO"] or "")
     path = target.partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.
         with suppress(ValueError):
             path = urlsplit(path).path or "/"
     # The path that the application received: decoded, and without the query.
-    fields["PATH_INFO"] = unquote(unescaped(path), "latin-1")
+    fields["PATH_INFO"] = unquote(path, "latin-1")
     if status == "401":
         fields["REMOTE_USER"] = None  # the user whose password was refused
     for field in ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT"):
@@ -129,12 +138,15 @@ def _line_of(
 
 
 def _unescaped(written: str) -> str:
-    if "\\" not in written:
-        return written
     return _ESCAPE.sub(
         lambda found: chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2]),
         written,
     )
+
+
+def _local_seconds(minute: str, second: str, zone: str) -> int:
+    """Return the seconds since the epoch of the parts of a time. Raises `ValueError`."""
+    return _minute_seconds(minute, zone) + int(second)
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +163,7 @@ def _minute_seconds(minute: str, zone: str) -> int:
 def _parse_json(line: bytes) -> Line | None:
     """Return the request of a line of JSON; None if there is none in it."""
     try:
-        fields = json.loads(line.decode("latin-1"))
+        fields = json.loads(line.decode(errors="surrogateescape"))
         request = fields.get("request")
         if isinstance(request, str):  # nginx: "GET / HTTP/1.1"
             fields["method"], fields["uri"] = request.split(" ")[:2]
@@ -170,9 +182,7 @@ def _parse_json(line: bytes) -> Line | None:
 def _text(fields: dict[str, Any], names: Iterable[str]) -> str | None:
     """Return the first field with a text, in the form of a WSGI environ: a character for a byte."""
     text = next((value for name in names if isinstance(value := fields.get(name), str)), None)
-    if text is None or max(text, default="") <= "\xff":
-        return text
-    return text.encode(errors="replace").decode("latin-1")  # it was written as \\uXXXX
+    return text and text.encode(errors="surrogateescape").decode("latin-1")
 
 
 def _seconds(time: Any) -> int:
@@ -180,9 +190,9 @@ def _seconds(time: Any) -> int:
     try:
         seconds = float(time)
     except ValueError:
-        is_local = time[2:3] == "/"
-        moment = datetime.strptime(time, _NGINX_TIME) if is_local else datetime.fromisoformat(time)
-        seconds = moment.timestamp()
+        if local := _LOCAL_TIME(time):
+            return _local_seconds(*local.groups())
+        seconds = datetime.fromisoformat(time).timestamp()
     seconds = seconds / 1000 if seconds > MOST_SECONDS else seconds  # Caddy may write milliseconds
     if not 0 <= seconds <= MOST_SECONDS:
         raise ValueError(time)

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..identity.ids import Who
 from ..people import People, Room
@@ -11,8 +11,8 @@ from ..recorder.guests import QUOTA, Guests
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings
-from .lines import Line
-from .timeline import Moment, Timeline
+from .lines import Line, Tally
+from .timeline import Moment, count_minutes
 
 AHEAD_SECONDS = 1.0  # by which the clock of a log may be ahead without a word
 
@@ -20,10 +20,8 @@ AHEAD_SECONDS = 1.0  # by which the clock of a log may be ahead without a word
 class Visitors:
     """Finds whom the lines of a log count for, in the order of the log."""
 
-    def __init__(
-        self, settings: Settings, report: Callable[[str], object] = lambda _: None
-    ) -> None:
-        """Go by `settings`, and call `report` with a sentence about the first refused guest.
+    def __init__(self, settings: Settings, tally: Tally) -> None:
+        """Go by `settings`. The `tally` counts guests who are refused by their address's quota.
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
@@ -33,9 +31,7 @@ class Visitors:
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
         self._people = People(settings.max_pending, settings.window)
         self._guests = Guests(self._people, settings.window, settings.trusted_proxies)
-        self._report = report
-        self.refused = 0
-        """The number of visits that were not counted because of the quota of their address."""
+        self._tally = tally
 
     def who(self, line: Line) -> Who | None:
         """Return the kind and id that a line counts for, or None."""
@@ -51,35 +47,23 @@ class Visitors:
             if who not in self._people.recent:
                 self._people.remember(who)
             return who
-        self.refused += 1
-        if self.refused == 1:
-            self._report(
-                f"more than {QUOTA} new guests from one address: the rest is not recorded. If it "
-                "is a proxy, have the server log the addresses of its clients"
-            )
+        self._tally.note(
+            "refused",
+            f"more than {QUOTA} new guests from one address: the rest is not recorded. If it is a "
+            "proxy, have the server log the addresses of its clients",
+        )
         return None
 
 
-class Replay(Visitors):
-    """Counts who would have been online at each full minute of a log."""
+def count_online(lines: Iterable[Line], settings: Settings, tally: Tally) -> Iterator[Moment]:
+    """Return who would have been online at each full minute of a log, in order.
 
-    def __init__(self, settings: Settings, report: Callable[[Moment], object]) -> None:
-        """Count by `settings`, and call `report` with each minute in order.
-
-        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
-        """
-        super().__init__(settings)
-        self.timeline = Timeline(settings.kinds, settings.window, report)
-        """Counts the lines. `finish` reports the minutes that remain."""
-
-    def add(self, line: Line) -> Who | None:
-        """Count a line; return the kind and id that it counts for, or None.
-
-        Lines may be out of order by as much as the window.
-        """
-        who = self.who(line)
-        self.timeline.add(line.at, who)
-        return who
+    Lines may be out of order by as much as the window. The `tally` counts those that do not count.
+    Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
+    """
+    visitors = Visitors(settings, tally)
+    sightings = ((line.at, visitors.who(line)) for line in lines)
+    return count_minutes(sightings, settings.kinds, settings.window, tally)
 
 
 class Follower(Visitors):
@@ -88,39 +72,31 @@ class Follower(Visitors):
     def __init__(
         self,
         settings: Settings,
-        report: Callable[[str], object] = lambda _: None,
+        tally: Tally,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Record by `settings`, and call `report` with a sentence about the first odd line.
+        """Record by `settings`. The `tally` counts lines that are old, or of the future.
 
         `clock` replaces the clocks of this host and of the server. Raises `SettingsError` as
         `Recorder` does.
         """
-        super().__init__(settings, report)
+        super().__init__(settings, tally)
         self._now, self._settings = clock or time.time, settings
         self.recorder = Recorder(settings, clock=clock, background=False)
         # Advice about cookies and logins does not fit a log.
         self.recorder.hints.check = lambda *_: None  # type: ignore[method-assign]
-        self.old = 0
-        """The number of lines that were as old as the window, and counted nobody."""
-        self.ahead = 0
-        """The number of lines of the future, which counted as now."""
         self._due = 0.0
 
     def add(self, line: Line) -> None:
         """Note whom a line counts for."""
         age = self._now() - line.at
         if age >= self._settings.window:
-            self.old += 1
-            if self.old == 1:
-                self._report(
-                    f"a line is {age:.0f} seconds old; older than the window counts nobody"
-                )
+            sentence = f"a line is {age:.0f} seconds old; older than the window counts nobody"
+            self._tally.note("old", sentence)
             return
         if age < -AHEAD_SECONDS:
-            self.ahead += 1
-            if self.ahead == 1:
-                self._report(f"a line is {-age:.0f} seconds ahead of this clock; it counts as now")
+            sentence = f"a line is {-age:.0f} seconds ahead of this clock; it counts as now"
+            self._tally.note("ahead", sentence)
         if (who := self.who(line)) is None:
             return
         at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.backend.rooms

@@ -1,24 +1,28 @@
 """The number of people online at each full minute of a log's clock, exactly.
 
 A line may be late by as much as the window. Sightings therefore wait by minute, and a minute is
-reported once the clock is a window past it. At most the sightings of two windows are in memory,
+counted once the clock is a window past it. At most the sightings of two windows are in memory,
 however long the log is.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
 from ..identity.ids import Who
 from ..stores import Sample, moment_of
 from ..svg import Line, draw
+from .lines import Tally
 
 MINUTE = 60
 MAX_QUIET = 1440  # minutes without a visit that are reported; the gap after them is not
 # A point for each minute of a day. A longer log has a point every 2, 4, 8 … minutes.
 MAX_POINTS = 1440
+
+Sighting = tuple[int, Who | None]
+"""When, in seconds since the epoch, and who. A line that counts nobody only moves the clock."""
 
 
 class Moment(NamedTuple):
@@ -30,123 +34,106 @@ class Moment(NamedTuple):
     """In the order of the kinds."""
 
 
-class Timeline:
-    """Counts sightings that come in nearly any order, and reports each minute in order."""
+def count_minutes(
+    sightings: Iterable[Sighting], kinds: tuple[str, ...], window: float, tally: Tally
+) -> Iterator[Moment]:
+    """Yield the numbers of each minute, from the first sighting to the last.
 
-    def __init__(
-        self, kinds: tuple[str, ...], window: float, report: Callable[[Moment], object]
-    ) -> None:
-        """Call `report` with each minute; a user is online for `window` seconds."""
-        self._counts = dict.fromkeys(kinds, 0)
-        self._window, self._patience = window, math.ceil(window / MINUTE)
-        self._report = report
-        self._seen: OrderedDict[Who, int] = OrderedDict()
-        """Who is online, by last-seen time, the latest at the end."""
-        self._waiting: dict[int, dict[Who, int]] = {}
-        """The last-seen times of each minute that is not reported yet."""
-        self._newest: int | None = None
-        self._next = self._quiet = 0
-        self.late = 0
-        """The number of lines that came too late to count."""
+    A user is online for `window` seconds. Sightings may be out of order by as much. Those that are
+    later do not count, and the `tally` has their number.
+    """
+    counts = dict.fromkeys(kinds, 0)
+    # Who is online, by last-seen time, the latest at the end.
+    online: OrderedDict[Who, int] = OrderedDict()
+    following, quiet = math.inf, 0
+    for minute, seen in _by_minute(sightings, math.ceil(window / MINUTE), tally):
+        following = min(following, minute)
+        while following <= minute:
+            if quiet >= MAX_QUIET:
+                following = minute
+            now = int(following) * MINUTE
+            arrivals = seen if following == minute else {}
+            for who, at in sorted(arrivals.items(), key=itemgetter(1)):
+                counts[who[0]] += who not in online
+                online[who] = at
+                online.move_to_end(who)
+            while online and next(iter(online.values())) <= now - window:
+                (kind, _), _ = online.popitem(last=False)
+                counts[kind] -= 1
+            quiet = 0 if online or arrivals else quiet + 1
+            yield Moment(now, tuple(counts.values()))
+            following += 1
 
-    def add(self, at: int, who: Who | None) -> None:
-        """Add a sighting at a time in seconds since the epoch; None only moves the clock."""
+
+def _by_minute(
+    sightings: Iterable[Sighting], patience: int, tally: Tally
+) -> Iterator[tuple[int, dict[Who, int]]]:
+    """Yield each minute that has lines, in order, and when who was last seen in it.
+
+    A minute waits until the log is `patience` minutes past it.
+    """
+    waiting: dict[int, dict[Who, int]] = {}
+    newest = -math.inf
+    for at, who in sightings:
         minute = -(-at // MINUTE)  # the first full minute that includes it
-        sightings = self._waiting.get(minute)
-        if sightings is None:
-            if self._newest is None:
-                self._next = self._newest = minute
-            elif minute < self._newest - self._patience:
-                self.late += 1
-                return
-            self._next = min(self._next, minute)
-            if minute > self._newest:
-                self._newest = minute
-                self._report_until(minute - self._patience - 1)
-            sightings = self._waiting[minute] = {}
-        if who is not None and at >= sightings.get(who, at):
-            sightings[who] = at
-
-    def finish(self) -> None:
-        """Report the minutes that remain, up to the full minute after the last line."""
-        if self._newest is not None:
-            self._report_until(self._newest)
-
-    def _report_until(self, last: int) -> None:
-        while self._next <= last:
-            if self._quiet >= MAX_QUIET and self._next not in self._waiting:
-                self._next = min(self._waiting, default=last + 1)
+        if minute not in waiting:
+            if minute < newest - patience:
+                tally.note("late")
                 continue
-            now = self._next * MINUTE
-            sightings = self._waiting.pop(self._next, {})
-            for who, at in sorted(sightings.items(), key=itemgetter(1)):
-                self._counts[who[0]] += who not in self._seen
-                self._seen[who] = at
-                self._seen.move_to_end(who)
-            while self._seen and next(iter(self._seen.values())) <= now - self._window:
-                (kind, _), _ = self._seen.popitem(last=False)
-                self._counts[kind] -= 1
-            if sightings:
-                self._quiet = 0
-            elif not self._seen:
-                self._quiet += 1
-            self._report(Moment(now, tuple(self._counts.values())))
-            self._next += 1
+            newest = max(newest, minute)
+            while waiting and (oldest := min(waiting)) < newest - patience:
+                yield oldest, waiting.pop(oldest)
+            waiting[minute] = {}
+        if who is not None:
+            waiting[minute][who] = max(at, waiting[minute].get(who, at))
+    yield from sorted(waiting.items())
 
 
-class Series:
-    """The highest counts of equal steps of time; steps double so that they stay few."""
+class Summary:
+    """The peaks of a replay, and the highest counts of equal steps of time.
 
-    def __init__(self, most: int = MAX_POINTS) -> None:
+    The steps double so that they stay few.
+    """
+
+    def __init__(self, kinds: tuple[str, ...], most: int = MAX_POINTS) -> None:
         """Hold at most `most` points."""
         self._most = most
         self.step = MINUTE
         """The length of a step, in seconds."""
         self.points: list[Moment] = []
         """By kind the highest count of each step, at the time when the step begins."""
-
-    def add(self, moment: Moment) -> None:
-        """Add the next moment; moments come in order."""
-        at = moment.at // self.step * self.step
-        if self.points and self.points[-1].at == at:
-            highest = tuple(map(max, self.points[-1].counts, moment.counts))
-            self.points[-1] = Moment(at, highest)
-            return
-        self.points.append(Moment(at, moment.counts))
-        if len(self.points) > self._most:
-            self.step *= 2
-            shorter, self.points = self.points, []
-            for point in shorter:
-                self.add(point)
-
-
-class Summary:
-    """The peaks and the series of a replay."""
-
-    def __init__(self, kinds: tuple[str, ...]) -> None:
-        self.series = Series()
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """The first highest minute of each kind; None if none of the kind came."""
 
     def add(self, moment: Moment) -> None:
         """Add the next moment; moments come in order."""
-        self.series.add(moment)
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
                 self.peaks[kind] = Sample(moment_of(moment.at), count)
+        self._add_point(moment)
+        if len(self.points) > self._most:
+            self.step *= 2
+            shorter, self.points = self.points, []
+            for point in shorter:
+                self._add_point(point)
+
+    def _add_point(self, moment: Moment) -> None:
+        at, counts = moment.at // self.step * self.step, moment.counts
+        if self.points and self.points[-1].at == at:
+            counts = tuple(map(max, self.points.pop().counts, counts))
+        self.points.append(Moment(at, counts))
 
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""
-        points, step = self.series.points, self.series.step
         lines = [
             Line(
                 kind,
-                [(moment.at, moment.counts[place]) for moment in points],
+                [(moment.at, moment.counts[place]) for moment in self.points],
                 (int(peak.at.timestamp()), peak.count),
                 place,
             )
             for place, (kind, peak) in enumerate(self.peaks.items())
             if peak
         ]
-        start, end = (points[0].at, points[-1].at) if points else (0, step)
-        return draw(lines, start, max(end, start + step), gap=step)
+        start, end = (self.points[0].at, self.points[-1].at) if self.points else (0, self.step)
+        return draw(lines, start, max(end, start + self.step), gap=self.step)

@@ -141,10 +141,13 @@ def test_recorded_history_is_read_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(variables, 3)
-    site = live.read_site(Settings.from_env(variables), None, "user")
+    site = live.read_site(Settings.from_env(variables), None, 0.0, "user")
     first, second = next(site), next(site)
+    assert first
     assert first.samples
+    assert second
     assert (second.samples, second.peaks) == (None, None)
     monkeypatch.setattr(live, "HISTORY_INTERVAL", timedelta())
     again = next(site)
+    assert again
     assert (again.samples, again.peaks) == (first.samples, first.peaks)

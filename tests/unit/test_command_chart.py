@@ -1,10 +1,13 @@
 """The chart of the `presence` command: a picture of any size that shows the history."""
 
 from datetime import UTC, datetime, timedelta
+from io import BytesIO, TextIOWrapper
+
+from rich.console import Console
 
 from presence_middleware import Sample
 from presence_middleware.cli.live import Recent
-from presence_middleware.cli.output import Span, chart, in_ascii
+from presence_middleware.cli.output import Chart
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -16,8 +19,13 @@ def minutes(*counts: int | None) -> list[Sample]:
     return [Sample(first + timedelta(minutes=n), c) for n, c in timed if c is not None]
 
 
-def span(minutes: float) -> Span:
-    return Span(NOW - timedelta(minutes=minutes), NOW)
+def since(minutes: float) -> datetime:
+    return NOW - timedelta(minutes=minutes)
+
+
+def chart(samples: list[Sample], length: float, width: int, height: int) -> list[str]:
+    """The lines of a chart of the last minutes."""
+    return Chart(samples, since(length), NOW, height).lines(width)
 
 
 def bars(lines: list[str]) -> list[str]:
@@ -25,18 +33,18 @@ def bars(lines: list[str]) -> list[str]:
 
 
 def test_bars_are_as_high_as_the_counts_and_gaps_are_marked() -> None:
-    assert bars(chart(minutes(8, 4, 1, 0), span(4), 7, 5)) == ["█   ", "██▂ "]
-    assert bars(chart(minutes(8, None, None, 2), span(4), 7, 4)) == ["█··▂"]
-    assert bars(chart(minutes(10**6, 1), span(2), 11, 4)) == ["█▁"], "one is not nobody"
-    assert bars(chart([], span(4), 7, 5)) == ["    ", "····"]
+    assert bars(chart(minutes(8, 4, 1, 0), 4, 7, 5)) == ["█   ", "██▂ "]
+    assert bars(chart(minutes(8, None, None, 2), 4, 7, 4)) == ["█··▂"]
+    assert bars(chart(minutes(10**6, 1), 2, 11, 4)) == ["█▁"], "one is not nobody"
+    assert bars(chart([], 4, 7, 5)) == ["    ", "····"]
 
 
 def test_the_peak_is_marked_with_its_count_and_time() -> None:
-    early = chart(minutes(*range(10, 0, -1)), span(10), 60, 6)[0]
-    assert early.split() == ["▼", "10", "at", f"{local(span(10).since):%H:%M}"]
-    late = chart(minutes(*range(1, 10)), span(9), 60, 6)[0]
+    early = chart(minutes(*range(10, 0, -1)), 10, 60, 6)[0]
+    assert early.split() == ["▼", "10", "at", f"{local(since(10)):%H:%M}"]
+    late = chart(minutes(*range(1, 10)), 9, 60, 6)[0]
     assert late.split() == ["9", "at", f"{local(NOW - timedelta(minutes=1)):%H:%M:%S}", "▼"]
-    assert chart(minutes(0, 0), span(2), 60, 6)[0].strip() == ""
+    assert chart(minutes(0, 0), 2, 60, 6)[0].strip() == ""
 
 
 def local(moment: datetime) -> datetime:
@@ -47,16 +55,19 @@ def test_the_chart_fits_any_size() -> None:
     samples = minutes(*range(120))
     for width in (1, 2, 5, 8, 30, 200):
         for height in (1, 4, 50):
-            drawn = chart(samples, span(120), width, height)
+            drawn = chart(samples, 120, width, height)
             assert len(drawn) == max(4, height)
             assert {len(line) for line in drawn[1:-1]} == {max(6, width)}
             assert max(map(len, drawn)) == max(6, width)
 
 
 def test_a_terminal_without_blocks_gets_letters() -> None:
-    drawn = in_ascii(chart(minutes(1, 5, None, None, 9, 0), span(6), 40, 8))
-    assert all(line.isascii() for line in drawn)
-    assert "#" in "".join(drawn)
+    printed = BytesIO()
+    terminal = Console(file=TextIOWrapper(printed, "ascii"), force_terminal=True, width=40)
+    terminal.print(Chart(minutes(1, 5, None, None, 9, 0), since(6), NOW, 8))
+    drawn = printed.getvalue().decode("ascii")
+    assert drawn.count("\n") == 8
+    assert "#" in drawn
 
 
 def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
@@ -74,4 +85,5 @@ def test_the_chart_begins_at_the_first_available_sample() -> None:
     recent = Recent(hours=1)
     for counts, length in (((), 1), (range(20), 20), (range(90), 60)):
         recent.recorded = minutes(*counts)
-        assert recent.span(NOW) == span(length)
+        drawn = recent.chart(NOW, 8)
+        assert (drawn.since, drawn.until) == (since(length), NOW)

@@ -15,7 +15,7 @@ from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import Site
-from presence_middleware.demo.crowd import Crowd, fill_history
+from presence_middleware.demo.crowd import Visitor, fill_history
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
@@ -65,13 +65,16 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
     given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", **server.FIXED}
     site = PresenceMiddleware(Site(), settings=Settings.from_env(given), clock=Clock())
     site.recorder.background = False
-    crowd, backend, minute = Crowd(site, 40, NOON), site.recorder.backend, NOON // 60
-    crowd.run_until(NOON + 120)
+    visitors, backend = [Visitor(number, NOON) for number in range(40)], site.recorder.backend
+    minute = NOON // 60
+    for due in crowds.requests(visitors, site):
+        if due > NOON + 120:
+            break
     assert site.recorder.flush()
     assert site.presence.count("guest") > 10
     assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
     backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
-    past = crowd.past(25.0)
+    past = crowds.past(visitors, NOON, 25.0)
     fill_history(backend, past)
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
     assert samples == {

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
-from presence_middleware.replay.files import AHEAD, FOLLOWING, Logs, without_lines_ahead
-from presence_middleware.replay.lines import MAX_LINE, Line, parse
-from presence_middleware.replay.site import Replay
-from presence_middleware.replay.timeline import MAX_QUIET, Moment, Series, Timeline
+from presence_middleware.replay.files import AHEAD, FOLLOWING, read_logs, without_lines_ahead
+from presence_middleware.replay.lines import MAX_LINE, Line, Tally, parse
+from presence_middleware.replay.site import Visitors, count_online
+from presence_middleware.replay.timeline import MAX_QUIET, Moment, Summary, count_minutes
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.log_lines import request_of
 from tests.support.reference import Reference
@@ -27,12 +27,10 @@ Seen = tuple[int, str]  # when, who
 
 def told(seen: Iterable[Seen], window: float) -> list[Moment]:
     """The minutes of some sightings of users, in the order of a log."""
-    moments: list[Moment] = []
-    timeline = Timeline(("user",), window, moments.append)
-    for at, id in seen:
-        timeline.add(at, ("user", id) if id else None)
-    timeline.finish()
-    assert timeline.late == 0
+    tally = Tally()
+    sightings = ((at, ("user", id) if id else None) for at, id in seen)
+    moments = list(count_minutes(sightings, ("user",), window, tally))
+    assert not tally.odd
     return moments
 
 
@@ -68,12 +66,10 @@ def test_every_minute_matches_a_brute_force_count(log: tuple[list[Seen], float])
 
 
 def test_lines_more_than_a_window_late_do_not_count() -> None:
-    moments: list[Moment] = []
-    timeline = Timeline(("user",), 600, moments.append)
-    for at in (NOON + 3600, NOON + 3000, NOON + 2939):
-        timeline.add(at, ("user", str(at)))
-    timeline.finish()
-    assert timeline.late == 1
+    tally = Tally()
+    sightings = [(at, ("user", str(at))) for at in (NOON + 3600, NOON + 3000, NOON + 2939)]
+    moments = list(count_minutes(sightings, ("user",), 600, tally))
+    assert tally.odd == {"late": 1}
     assert moments[0] == Moment(NOON + 3000, (1,))
     assert max(moment.counts for moment in moments) == (1,)
 
@@ -86,17 +82,15 @@ def test_a_day_without_anybody_is_a_gap() -> None:
 
 
 def test_too_many_guests_of_an_address_are_counted_apart() -> None:
-    moments: list[Moment] = []
-    site = Replay(Settings.from_env({}), moments.append)
-    for number in range(150):
-        site.add(Line(NOON, request_of("192.0.2.7", f"Browser/{number}")))
-    site.timeline.finish()
+    tally = Tally()
+    lines = (Line(NOON, request_of("192.0.2.7", f"Browser/{number}")) for number in range(150))
+    moments = list(count_online(lines, Settings.from_env({}), tally))
     assert moments == [Moment(NOON, (0, 100, 0))]
-    assert site.refused == 50
+    assert tally.odd == {"refused": 50}
 
 
 def test_a_long_series_keeps_the_highest_of_each_step() -> None:
-    series = Series(most=8)
+    series = Summary(("user", "guest"), most=8)
     for minute in range(100):
         series.add(Moment(NOON + minute * 60, (minute % 37, 1)))
     assert series.step == 16 * 60
@@ -105,6 +99,7 @@ def test_a_long_series_keeps_the_highest_of_each_step() -> None:
     assert series.points[-1] == Moment((NOON + 99 * 60) // 960 * 960, (25, 1))
     steps = {b.at - a.at for a, b in itertools.pairwise(series.points)}
     assert steps == {series.step}
+    assert [peak and peak.count for peak in series.peaks.values()] == [36, 1]
 
 
 COMMON = b'192.0.2.7 - - [05/Jan/2026:12:00:30 +0000] "GET / HTTP/1.1" 200 12'
@@ -144,6 +139,8 @@ def test_both_formats_are_read() -> None:
         (b"GET /", b"POST /a?b=/c", "path", "/a"),
         (b"GET /", b"GET /caf%C3%A9%20/%FF", "path", "/café /\udcff"),
         (b"GET /", b"GET /caf\\xc3\\xa9", "path", "/café"),
+        (b"GET /", b"GET /a\\x3fb", "path", "/a"),  # as the server saw it
+        (b"GET /", b"GET /a%3Fb", "path", "/a?b"),
         (b"GET /", b"GET http://host/a?b", "path", "/a"),
         (b"GET /", b"GET http://[/a", "path", "http://[/a"),
         (b"GET /", b"OPTIONS *", "path", "*"),
@@ -210,9 +207,9 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     edge = COMBINED[:-1] + b"x" * (MAX_LINE - len(COMBINED) - 1) + b'"\n'
     assert len(edge) == MAX_LINE
     log.write_bytes(good + b"x" * (3 * MAX_LINE) + b"\n" + edge + b"x" + edge + good + COMBINED)
-    logs = Logs([str(log)])
-    assert len(list(logs)) == 4
-    assert (logs.parser.lines, logs.parser.unreadable) == (6, 2)
+    tally = Tally()
+    assert len(list(read_logs([str(log)], tally))) == 4
+    assert (tally.lines, tally.odd) == (6, {"unreadable": 2})
 
 
 AGENTS = ["Firefox", "Googlebot/2.1", "curl/8", ""]
@@ -246,7 +243,7 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
         return []
 
     middleware = PresenceMiddleware(app, settings=settings, clock=Clock(AT))
-    replay = Replay(settings, lambda _: None)
+    visitors = Visitors(settings, Tally())
     for agent in AGENTS:
         for user in ("ann", ""):
             for path in ("/", "/a", "/abc", "/poll", "/robots.txt"):
@@ -254,7 +251,7 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
                 given = {key: value for key, value in environ.items() if value}
                 get(middleware, REMOTE_ADDR="192.0.2.7", HTTP_REFERER="r", **given)
                 line = Line(AT, request_of("192.0.2.7", agent, path, user, "r"))
-                who = replay.add(line)
+                who = visitors.who(line)
                 assert who == found[-1], (agent, user, path)
     middleware.recorder.close()
     assert any(found)
@@ -271,10 +268,9 @@ def line_at(at: int) -> Line:
 
 def kept(times: Iterable[int], now: float = TODAY) -> tuple[list[int], int]:
     """Return the times of the lines that are kept, and how many are set aside."""
-    aside: list[Line] = []
-    lines = without_lines_ahead(map(line_at, times), aside.append, now)
-    found = [each.at for each in lines]
-    return found, len(aside)
+    tally = Tally()
+    found = [each.at for each in without_lines_ahead(map(line_at, times), tally, now)]
+    return found, tally.odd["ahead"]
 
 
 def minutes(count: int, start: int = NOON) -> list[int]:
@@ -338,7 +334,7 @@ def waiting(log: list[int]) -> list[int]:
             read += 1
             yield line_at(at)
 
-    lines = without_lines_ahead(counted(), lambda _: None, TODAY)
+    lines = without_lines_ahead(counted(), Tally(), TODAY)
     return [read - number for number, _ in enumerate(lines, 1)]
 
 
@@ -381,13 +377,10 @@ def test_each_log_is_checked_separately(tmp_path: Path) -> None:
     one.insert(10, line_of("05/Jan/2125:12:00:00", "eve"))
     for name, lines in (("one", one), ("other", other)):
         (tmp_path / name).write_text("".join(lines))
-    moments: list[Moment] = []
-    site = Replay(Settings.from_env({}, window="2m"), moments.append)
-    logs = Logs([str(tmp_path / "one"), str(tmp_path / "other")])
-    for each in logs:
-        site.add(each)
-    site.timeline.finish()
-    assert (logs.parser.lines, logs.ahead, site.timeline.late) == (61, 1, 0)
+    tally = Tally()
+    merged = read_logs([str(tmp_path / "one"), str(tmp_path / "other")], tally)
+    moments = list(count_online(merged, Settings.from_env({}, window="2m"), tally))
+    assert (tally.lines, tally.odd) == (61, {"ahead": 1})
     assert [moment.at for moment in moments] == [NOON + 60 * minute for minute in range(60)]
     assert [moment.counts[0] for moment in moments] == [1] + [2] * 59
     assert AHEAD == DAY
