@@ -47,7 +47,8 @@ class RequestFilter:
             path = request.path
             is_excluded = signal is None and path in self._excluded
             if signal is not None:
-                return _purpose_of_signal(signal)
+                purpose = Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE
+                return purpose if signal.is_same_origin else Purpose.NO_VISIT
             is_cross_site = request.header("sec-fetch-site") == "cross-site"
             may_log_out = not is_cross_site and request.get("type") != "websocket"
             if may_log_out and path in self._logout:
@@ -56,12 +57,6 @@ class RequestFilter:
             self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
             return Purpose.NO_VISIT
         return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
-
-
-def _purpose_of_signal(signal: Signal) -> Purpose:
-    if not signal.is_same_origin:
-        return Purpose.NO_VISIT
-    return Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE
 
 
 def why_no_visit(request: Request) -> str:

@@ -12,7 +12,7 @@ from ..connections.drivers import Driver
 from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
-from ..people import NEVER, Departed, People, Person, Room, Taken
+from ..people import NEVER, Departed, People, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
 from ..stores.plan import CHUNK
 from .checks import Agreement, LostData
@@ -126,20 +126,16 @@ class Writer:
         """Return what people did by node, and there by shard."""
         shards: Parts = {}
         for each in taken:
-            shard = each.person.shard
-            if shard is None:
-                shard = self._find_shard(each.person)
-            shards.setdefault(shard, []).append(each)
+            person = each.person
+            if person.shard is None:
+                kind, id = person.who
+                person.id = self._resolver.resolve_id(id) or ""
+                person.shard = self._stores[kind].shard_for(person.id)
+            shards.setdefault(person.shard, []).append(each)
         nodes: dict[str, Parts] = {}
         for shard, part in shards.items():
             nodes.setdefault(self.driver.node_of(shard.name), {})[shard] = part
         return nodes
-
-    def _find_shard(self, person: Person) -> Store:
-        kind, id = person.who
-        person.id = self._resolver.resolve_id(id) or ""
-        person.shard = self._stores[kind].shard_for(person.id)
-        return person.shard
 
     def _write_node(
         self, attempt: Attempt, node: str, parts: Parts, query: Plan[Any] | None
