@@ -15,7 +15,7 @@ from operator import itemgetter
 from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
-from ..stores.plan import decoded
+from ..stores.plan import chunks, decoded
 from ..svg import Line, draw
 from . import Response, content, facts, iso
 
@@ -72,14 +72,13 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
     start = -(-oldest // step) * step  # where a step begins
     # By the number of the step, because a step may be several days.
     points: dict[int, tuple[int, int, str | None]] = {}
-    commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // MINUTES_A_DAY))
+    days: list[tuple[int, int, int]] = []  # each with a first and a last minute
     while start <= last:
-        trip: list[tuple[int, int, int]] = []  # days, each with a first and a last minute
-        while start <= last and len(trip) < commands:
-            day, minute = divmod(start, MINUTES_A_DAY)
-            size = min(POINTS_A_TRIP * step, MINUTES_A_DAY - minute, last + 1 - start)
-            trip.append((day, minute, minute + size - 1))
-            start += size
+        day, minute = divmod(start, MINUTES_A_DAY)
+        size = min(POINTS_A_TRIP * step, MINUTES_A_DAY - minute, last + 1 - start)
+        days.append((day, minute, minute + size - 1))
+        start += size
+    for trip in chunks(days, min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // MINUTES_A_DAY))):
         replies = yield Batch(
             tuple(
                 ("EVAL", _HIGHEST, 1, keys.history(prefix, kind, day), step, *minutes)

@@ -108,24 +108,19 @@ def without_lines_ahead(lines: Iterable[Line], tally: Tally, now: float) -> Iter
         yield line
 
 
-class _Splitter:
-    """Splits what is read into lines. The last waits for its end."""
-
-    rest = b""
-
-    def split(self, chunk: bytes) -> list[bytes]:
-        *lines, rest = (self.rest + chunk).split(b"\n")
-        self.rest = rest[: MAX_LINE + 1]  # a longer line cannot be read
-        return lines
+def _split(text: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole lines of a text, and its last line, which has no end yet."""
+    *lines, rest = text.split(b"\n")
+    return lines, rest[: MAX_LINE + 1]  # a longer line cannot be read
 
 
-class Pipe(_Splitter):
+class Pipe:
     """The lines of a pipe, such as standard input."""
 
     has_ended = False
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor, self._rest = descriptor, b""
 
     def read(self) -> list[bytes]:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
@@ -133,7 +128,8 @@ class Pipe(_Splitter):
             return []
         chunk = os.read(self._descriptor, CHUNK)
         self.has_ended = not chunk
-        return self.split(chunk or b"\n" * bool(self.rest))
+        lines, self._rest = _split(self._rest + (chunk or b"\n" * bool(self._rest)))
+        return lines
 
 
 class GrowingLog:
@@ -154,9 +150,8 @@ class GrowingLog:
         cannot.
         """
         self._path, self._monotonic, self._report = Path(path), monotonic, report
-        self._files = [_File(self._path)]
+        self._files = [_File(self._path, since)]
         """The newest is the last. Those before it were renamed, and are read until their time."""
-        self._files[0].seek_time(since)
 
     def read(self) -> list[bytes]:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
@@ -168,7 +163,7 @@ class GrowingLog:
             newest = self._files[-1]
             try:
                 if not os.path.samestat(os.fstat(newest.descriptor), self._path.stat()):
-                    self._files.append(_File(self._path))
+                    self._files.append(_File(self._path, since=-math.inf))
                     newest.until = now + ROTATED_SECONDS
             except FileNotFoundError:  # between two names
                 pass
@@ -183,49 +178,47 @@ class GrowingLog:
             os.close(file.descriptor)
 
 
-class _File(_Splitter):
+class _File:
     """An open file, and how far it is read."""
 
     until = math.inf
     """When it is no longer read, by the clock of its log."""
-    _position = 0
-    _before = b""
-    """What is in front of the position."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, since: float | None) -> None:
+        """Begin with the lines since a time, or at the end."""
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position, self._rest = self._start(since), b""
+        before = max(0, self._position - COMPARED)
+        self._before = os.pread(self.descriptor, self._position - before, before)
 
     def read(self) -> list[bytes]:
         # By its size alone, a file that was truncated and has grown since would seem the same.
         before = self._position - len(self._before)
         if os.pread(self.descriptor, len(self._before), before) != self._before:
-            self._seek(0)
+            self._position, self._before, self._rest = 0, b"", b""
         chunk = os.pread(self.descriptor, CHUNK, self._position)
         self._position += len(chunk)
         self._before = (self._before + chunk)[-COMPARED:]
-        return self.split(chunk)
+        lines, self._rest = _split(self._rest + chunk)
+        return lines
 
-    def _seek(self, position: int) -> None:
-        start = max(0, position - COMPARED)
-        self._position = position
-        self._before = os.pread(self.descriptor, position - start, start)
-        self.rest = self._before.rpartition(b"\n")[2]  # of a line that has no end yet
-
-    def seek_time(self, at: float | None) -> None:
-        """Go to the lines of a time, or to the end. Lines are nearly in order, so it bisects."""
+    def _start(self, since: float | None) -> int:
+        """Return where the first line since a time begins, or the last line, if it has no end."""
         size = os.fstat(self.descriptor).st_size
-        if at is None:
-            self._seek(size)
-            return
-        low = CHUNK * max(0, bisect_left(range(0, size, CHUNK), at, key=self._time_after) - 1)
+        if since is None:
+            low = max(0, size - MAX_LINE)
+            return size - len(os.pread(self.descriptor, size - low, low).rpartition(b"\n")[2])
+        # Lines are nearly in order.
+        chunk = bisect_left(range(0, size, CHUNK), since, key=self._time_after)
+        low = CHUNK * max(0, chunk - 1)
         start = end = low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1
         for text in os.pread(self.descriptor, CHUNK, start).split(b"\n")[:-1]:
             end += len(text) + 1
             line = parse(text)
-            if line is not None and line.at >= at:
+            if line is not None and line.at >= since:
                 break
             start = end if line else start
-        self._seek(start)
+        return start
 
     def _time_after(self, position: int) -> float:
         """Return the time of the first line that begins after a position; infinity if none does."""

@@ -98,6 +98,17 @@ def test_a_log_is_followed_from_its_end(growing: Growing, log: Log) -> None:
     assert read(source) == [b"next"]
 
 
+def test_a_log_that_ends_amid_a_long_line_is_followed_from_that_line(
+    growing: Growing, log: Log
+) -> None:
+    """A server that buffers its log writes parts of lines."""
+    whole = line(MINUTE, path=f"/{'x' * 999}")
+    log.write(line(MINUTE) + whole[:900])
+    source = growing()
+    log.write(whole[900:])
+    assert read(source) == [whole.removesuffix(b"\n")]
+
+
 def test_a_renamed_log_is_read_to_its_end_and_then_for_a_minute(growing: Growing, log: Log) -> None:
     clock = Clock(0.0)
     source = growing(monotonic=clock)

@@ -1,5 +1,6 @@
 """`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,6 +122,18 @@ def test_piped_output_has_a_line_per_kind(own: Server) -> None:
         assert process.wait(10) == 0
         assert process.stderr.read() == ""
         assert all(line.count("\t") == 2 for line in process.stdout)
+
+
+def test_piped_json_has_a_line_per_reading_also_in_an_outage(own: Server) -> None:
+    with piped(*FAST, "--json", PRESENCE_REDIS_URL=own.url) as process:
+        assert process.stdout
+        first = json.loads(process.stdout.readline())
+        assert first["counts"] == {"user": 0, "guest": 0, "bot": 0}
+        with down(own):
+            while "counts" in (reading := json.loads(process.stdout.readline())):
+                pass
+        assert set(reading) == {"at", "error"}
+        assert "Redis did not answer" in reading["error"]
 
 
 def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> None:

@@ -102,7 +102,8 @@ def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str
     return texts, {rule["name"]: rule["result"] for rule in answer["rules"]}
 
 
-@pytest.mark.parametrize(("rule", "header", "expected"), RULES)
+# Signatures have a time, and processes that run tests together must agree on names.
+@pytest.mark.parametrize(("rule", "header", "expected"), RULES, ids=map(str, range(len(RULES))))
 def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
     rule: str, header: str, expected: str
 ) -> None:
