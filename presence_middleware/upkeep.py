@@ -203,7 +203,11 @@ class Upkeep:
         now = self._clock.moment(stamp)
         if _is_due(self._sample_at, now):
             with suppress(PresenceError):  # a gap in the history: the recorder logs outages
-                self._sample(driver, now)
+                minute = keys.minute_of(now)
+                plans = [store.count(now, self._window) for store in self._stores.values()]
+                counts = zip(self._stores, driver.run(merge_plans(plans)), strict=True)
+                driver.run(self._history.record(minute, dict(counts)))
+                self._sample_at = float((minute + 1) * keys.MINUTE)
         jobs = [*self._sweeps, self._clean]
         for job in jobs:
             # To look for leaves whenever the process is awake costs less than to wake up for it.
@@ -212,14 +216,6 @@ class Upkeep:
         self._look_at = stamp + min(self._sample_at, *(job.due_at for job in jobs)) - now
         if lease.is_held:
             driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_MARGIN))
-
-    def _sample(self, driver: Driver, now: float) -> None:
-        """Record how many are online in this minute."""
-        minute = keys.minute_of(now)
-        plans = [store.count(now, self._window) for store in self._stores.values()]
-        counts = driver.run(merge_plans(plans))
-        driver.run(self._history.record(minute, dict(zip(self._stores, counts, strict=True))))
-        self._sample_at = float((minute + 1) * keys.MINUTE)
 
     def _do(self, job: Sweeping, driver: Driver) -> None:
         """Run a job until there is no more to do, for a bounded time."""

@@ -550,7 +550,7 @@ refused-server-is-not-cleaned: A full server is cleaned up and records again.
 failed-sample-is-not-retried: A sample that failed is tried again in its minute.
 - plans = [store.count(now, self._window) for store in self._stores.values()]
 + self._sample_at = float((minute + 1) * keys.MINUTE)
-+         plans = [store.count(now, self._window) for store in self._stores.values()]
++                 plans = [store.count(now, self._window) for store in self._stores.values()]
 
 = redis/test_pressure.py::test_twelve_recorders_take_two_seconds_together_to_end
 each-recorder-takes-two-seconds: All recorders of a process end within two seconds.
