@@ -1,5 +1,6 @@
 """Common parts of the commands: settings of the site, a reader, exit statuses, options."""
 
+import errno
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +120,10 @@ def site_reader(kind: str | None = None) -> tuple[Presence, str]:
 
 
 class Site(click.Group):
-    """The commands. An error of the package ends each: with 3 if Redis cannot answer, or with 2."""
+    """The commands. An error of the package ends each: with 3 if Redis cannot answer, or with 2.
+
+    A full disk ends them with 1, as any file that cannot be written.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -129,6 +133,10 @@ class Site(click.Group):
             status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
             end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
             raise end from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"cannot write the output: {error.strerror}") from error
 
 
 def exit_on_signals() -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from presence_middleware import Presence, Settings
 from tests.support.commands import run_command
 from tests.support.servers import environment
@@ -37,3 +39,29 @@ def test_without_click_the_command_names_the_package_to_install() -> None:
     )
     assert ended.returncode == 2
     assert "pip install 'presence_middleware[cli]'" in ended.stderr
+
+
+MAIN = "from presence_middleware.cli import main; main()"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_a_full_disk_is_reported_without_a_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", MAIN, "config"],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "Error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_command_runs_without_one_of_its_standard_streams(closed: int) -> None:
+    program = [sys.executable, "-c", MAIN, "config"]
+    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *program]
+    ended = subprocess.run(shell, env=environment(), capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("PRESENCE_REDIS_URL") == (closed != 1)
