@@ -851,11 +851,9 @@ crawler-wins-over-a-login: A login wins over a crawler.
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 - if error.errno != errno.ENOSPC:
 + if True:
-
 closed-output-is-a-traceback in cli/__init__.py: A command runs with a closed standard output.
 - if getattr(sys, name) is None:
 + if False:
-
 command-counts-its-own-memory:
   A command refuses to count a site that is in the memory of another process.
 - if settings.redis_url.scheme == "memory":
