@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from .identity.resolver import Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
 from .recorder.request_filter import RequestFilter, why_no_visit
-from .recorder.setup_hints import SetupHints, mistakes
+from .recorder.setup_hints import Mistakes, SetupHints
 from .recorder.verdict import LOGOUTS, Purpose
 from .request import WsgiRequest
 from .rooms import Rooms, read_signal
@@ -99,7 +99,7 @@ def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
             instead = f" (try {better.partition('=')[2]})" if better else ""
             result = f"no: {no.reason}{instead}"
         rules.append({"name": str(matcher), "result": result})
-    shows = mistakes(settings, request, found[0][1] if found else None)
+    shows = Mistakes(settings).shown_by(request, found[0][1] if found else None)
     counts_as = _conclusion(purpose, found, resolver.user_kinds) + unless
     return {
         "request": f"{what}, room {room}" if room and not refusal else what,

@@ -67,12 +67,13 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return not (self._failing and self._failures_of(target))
+        return not self._failing or not self._failures_of(target)
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
-        failures = self._failures_of(target) if self._failing else []
-        return all(time.monotonic() >= failure.next_attempt for failure in failures)
+        return not self._failing or all(
+            time.monotonic() >= failure.next_attempt for failure in self._failures_of(target)
+        )
 
     def is_refusing(self) -> bool:
         """Return whether any target answered, but refused the last attempt."""

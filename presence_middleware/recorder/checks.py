@@ -108,13 +108,14 @@ class LostData:
             self._generation = driver.health.generation
             for write in self._writes.values():
                 write.checked = -math.inf  # another server may answer
-        due: list[Store] = []
+        due, is_well, node_of = list[Store](), driver.health.is_well, driver.node_of
         for shard, write in list(self._writes.items()):
             if stamp - write.stamp > self._window:
                 del self._writes[shard]
-            elif stamp - write.checked >= self._check_every:
+            elif stamp - write.checked >= self._check_every and is_well(node_of(shard.name)):
                 due.append(shard)
-        due = [shard for shard in due if driver.health.is_well(driver.node_of(shard.name))]
+        if not due:
+            return []
         lost: list[Store] = []
         with suppress(PresenceUnavailable):  # these shards are asked again next time
             plans = [shard.last_write(self.process) for shard in due]

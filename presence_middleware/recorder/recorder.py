@@ -100,6 +100,8 @@ class Recorder:
         self.background = background
         """False if only `flush` and `run_once` write, and no thread."""
         self.backend: Backend = backend_for(settings, client, clock)
+        self.health: RedisHealth = self.backend.health
+        """Whether Redis is well."""
         self.stamp = self.backend.clock.stamp
         """Return the current time in seconds, by the clock of all stamps in this process."""
         self.resolver = resolver_for(settings)
@@ -138,11 +140,6 @@ class Recorder:
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
-
-    @property
-    def health(self) -> RedisHealth:
-        """Whether Redis is well."""
-        return self.backend.health
 
     @property
     def thread(self) -> threading.Thread | None:

@@ -26,7 +26,7 @@ from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
 # Visits that are looked at closely: at most at once, while on average it is one a second.
-INSPECTED_REQUESTS, INSPECTED_USERS = 40, 60  # more than VISITS, and than SHARED_BY
+INSPECTED_REQUESTS, INSPECTED_USERS = 25, 60  # more than VISITS, and than SHARED_BY
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
@@ -181,8 +181,8 @@ class SetupHints:
 
     def __init__(self, settings: Settings, resolver: IdentityResolver) -> None:
         self._settings, self._logins = settings, resolver.logins
-        self._users = user_kinds(settings.identity)
-        names = " or ".join(sorted(self._users))
+        self._mistakes = Mistakes(settings)
+        names = " or ".join(sorted(self._mistakes.users))
         self._no_user, self._no_login, self._no_logout = (
             HINTS[name].of(names) for name in ("user", "pulse", "logout")
         )
@@ -199,7 +199,7 @@ class SetupHints:
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
         # What was logged, and what need not be.
-        self._done = set() if needs_address(settings.identity) else {HINTS["silent"].message}
+        self._done = set() if self._mistakes.needs_address else {HINTS["silent"].message}
         self.look_at = -math.inf
         """When the next visit is inspected, by the recorder's clock."""
         self.has_asked_server = False
@@ -224,7 +224,7 @@ class SetupHints:
         kind = None if who is None else who[0]
         if purpose is not Purpose.PAGE:
             hint = self._no_logout if purpose in LOGOUTS else self._no_login
-            if kind in self._users:
+            if kind in self._mistakes.users:
                 self._done.add(hint.message)
             elif kind != BOT:
                 yield hint
@@ -234,10 +234,10 @@ class SetupHints:
         # Seconds without a look add up, to one look each.
         most = INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS
         self.look_at = max(self.look_at, arrival - most) + 1
-        yield from mistakes(self._settings, request, kind)
+        yield from self._mistakes.shown_by(request, kind)
         if who is not None and self._is_shared(who, request.address, arrival):
             yield HINTS["shared"].of(kind)
-        if kind in self._users:
+        if kind in self._mistakes.users:
             return
         for login in self._logins:
             no, rule = login.why_not(request), login.rule
@@ -246,7 +246,7 @@ class SetupHints:
                 remedy = f"set {with_rule(self._settings.identity, better, rule)}"
             if remedy:
                 yield HINTS["rule"].of(rule.short, no.reason, remedy)
-        if self._users and kind not in (None, BOT):
+        if self._mistakes.users and kind not in (None, BOT):
             yield self._no_user
 
     def _is_shared(self, who: Who, address: str | None, now: float) -> bool:
@@ -295,7 +295,7 @@ class SetupHints:
 
         The first call also asks the server for its eviction policy. Never raises.
         """
-        has_users = not self._users.isdisjoint(self._writes)
+        has_users = not self._mistakes.users.isdisjoint(self._writes)
         for hint, first, visits in list(self._seen.values()):
             is_old = visits >= FEW_VISITS and now - first >= hint.seconds
             if hint.if_users in (None, has_users) and (is_old or visits >= hint.visits):
@@ -307,36 +307,41 @@ class SetupHints:
             self.has_asked_server = True
 
 
-def needs_address(chain: Chain) -> bool:
-    """Return whether a rule distinguishes people by their addresses."""
-    return any(rule.source in ("ip", "visitor") for rule in chain)
+class Mistakes:
+    """The mistakes in a site's setup that a request shows by itself."""
 
-
-def mistakes(settings: Settings, request: Request, kind: str | None) -> Iterator[Hint]:
-    """Yield the mistakes that a request shows by itself.
-
-    `kind` is that of the identity that was found in it. Rules that find none are not named.
-    """
-    chain, proxies = settings.identity, settings.trusted_proxies
-    if needs_address(chain) and hidden_clients(request, proxies) == "unnamed":
-        yield HINTS["proxy"].of(trusting(request.peer, proxies))
-    users = sorted(user_kinds(chain))
-    # A rule may also name the cookie that it reads.
-    read = {name for rule in chain for name in (rule.source, f"the cookie {rule.cookie}")}
-    # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
-    is_asked = request.get(USER) or (read & {"auth", "session"} and request.session is not None)
-    if is_asked or kind in users or not users:
-        return
-    read |= {each.name for each in CREDENTIALS if each.reader in read}
-    old = [rule for rule in chain if rule.source == "auth"]
-    for name in sorted(credentials_of(request) - read):
-        remedies = {}
-        for each in CREDENTIALS:
-            if each.name == name and each.source.partition(":")[0] not in read:
-                setting = with_rule(chain, f"{users[0]}={each.source}", *old)
+    def __init__(self, settings: Settings) -> None:
+        chain, self._proxies = settings.identity, settings.trusted_proxies
+        self.users = user_kinds(chain)
+        """The kinds of users."""
+        self.needs_address = any(rule.source in ("ip", "visitor") for rule in chain)
+        """True if a rule distinguishes people by their addresses."""
+        # A rule may also name the cookie that it reads.
+        read = {name for rule in chain for name in (rule.source, f"the cookie {rule.cookie}")}
+        self._asks_session = not read.isdisjoint(("auth", "session"))
+        read |= {each.name for each in CREDENTIALS if each.reader in read}
+        old = [rule for rule in chain if rule.source == "auth"]
+        self._remedies: dict[str, dict[str, str]] = {}
+        """By framework, for each credential that no rule reads."""
+        for each in CREDENTIALS if self.users else ():
+            if read.isdisjoint((each.name, each.source.partition(":")[0])):
+                setting = with_rule(chain, f"{min(self.users)}={each.source}", *old)
                 remedy = f"for {each.framework}, {each.remedy.format(setting)}"
-                remedies[each.framework.lower()] = remedy
-        if remedies:
+                self._remedies.setdefault(each.name, {})[each.framework.lower()] = remedy
+
+    def shown_by(self, request: Request, kind: str | None) -> Iterator[Hint]:
+        """Yield the mistakes that a request shows. Rules that find no identity are not named.
+
+        `kind` is that of the identity that was found in it.
+        """
+        if self.needs_address and hidden_clients(request, self._proxies) == "unnamed":
+            yield HINTS["proxy"].of(trusting(request.peer, self._proxies))
+        # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
+        is_asked = request.get(USER) or (self._asks_session and request.session is not None)
+        if is_asked or kind in self.users:
+            return
+        for name in sorted(self._remedies.keys() & credentials_of(request)):
+            remedies = self._remedies[name]
             used = [remedies[framework] for framework in remedies if framework in sys.modules]
             yield HINTS["credential"].of(name, "; ".join(used or remedies.values()))
 

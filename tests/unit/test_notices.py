@@ -219,11 +219,11 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
 def test_a_mistake_with_other_words_in_each_visit_is_reported_once(site: Open) -> None:
     """The keys of a session may be those of the pages that were visited."""
     one = site("user=session:user_id, guest=visitor")
-    sessions = [{"email": VALUE, f"page_{number}": 1} for number in range(2 * VISITS)]
+    sessions = [{"email": VALUE, f"page_{number}": 1} for number in range(INSPECTED_REQUESTS)]
     one.ask(*(over_wsgi(session=each) for each in sessions))
     assert [each for each in one.said if "session:user_id has never matched" in each] == [
         f'the rule user=session:user_id{NEVER}the session has no key "user_id"; it has email, '
-        f"page_{2 * VISITS - 1}: {chain('user=session:email')}{LOOK}"
+        f"page_{INSPECTED_REQUESTS - 1}: {chain('user=session:email')}{LOOK}"
     ]
 
 
