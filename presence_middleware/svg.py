@@ -58,7 +58,7 @@ Point = tuple[int, int]
 """A time in seconds since the epoch, and a count."""
 
 
-class Line(NamedTuple):
+class Series(NamedTuple):
     """The counts of a kind."""
 
     kind: str
@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 def draw(
-    lines: Sequence[Line],
+    lines: Sequence[Series],
     start: int,
     end: int,
     *,
@@ -170,7 +170,7 @@ def _runs(points: Sequence[Point], gap: int, spell: int) -> list[list[Point]]:
     return runs
 
 
-def _peak(line: Line, zone: timezone) -> str:
+def _peak(line: Series, zone: timezone) -> str:
     if line.peak is None:
         return escape(f"{line.kind}: nobody")
     moment = datetime.fromtimestamp(line.peak[0], zone)

@@ -38,9 +38,6 @@ class SharedRead(NamedTuple):
     """True if a new read is refused while the topic has `MAX_RESULTS` that are still shared."""
 
 
-Answer = Response | SharedRead
-
-
 class _Result:
     """The result of a read, or its place while the read runs."""
 

@@ -16,7 +16,7 @@ from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..stores.plan import chunks, decoded
-from ..svg import Line, draw
+from ..svg import Series, draw
 from . import Response, content, facts, iso
 
 MAX_POINTS = 1500  # of a history as JSON
@@ -43,7 +43,7 @@ def step_for(hours: int, most: int) -> int:
 
 
 @dataclass(eq=False)
-class History:
+class HighestMinutes:
     """The highest minutes of a kind, of which each reader is sent those of the last hours."""
 
     kind: str
@@ -59,7 +59,7 @@ class History:
         return self.points[bisect_right(self.points, self.now - hours * 3600, key=itemgetter(0)) :]
 
 
-def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
+def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
     """Read the highest minute of each step of a kind, at most `MAX_POINTS`.
 
     `step` is in minutes. Of equal minutes, the first is the highest. A step without samples has no
@@ -92,11 +92,11 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
                 at, place = midnight + minute * keys.MINUTE, (day * MINUTES_A_DAY + minute) // step
                 if place not in points or count > points[place][1]:
                     points[place] = at, count, iso(moment_of(at))
-    return History(kind, step, last * keys.MINUTE, [*points.values()])
+    return HighestMinutes(kind, step, last * keys.MINUTE, [*points.values()])
 
 
 @lru_cache(maxsize=MAX_RESPONSES)
-def as_json(history: History, hours: int) -> Response:
+def as_json(history: HighestMinutes, hours: int) -> Response:
     """Return the response with the last hours of a history."""
     samples = [(at, count) for _, count, at in history.last(hours)]
     step = history.step * keys.MINUTE
@@ -104,7 +104,7 @@ def as_json(history: History, hours: int) -> Response:
 
 
 @lru_cache(maxsize=MAX_RESPONSES)
-def as_chart(history: History, hours: int, width: int, offset: int, colour: int) -> Response:
+def as_chart(history: HighestMinutes, hours: int, width: int, offset: int, colour: int) -> Response:
     """Return the response with a chart of the last hours of a history.
 
     `width` is in pixels. `offset` is how many minutes the reader's clock is ahead of UTC. `colour`
@@ -112,7 +112,7 @@ def as_chart(history: History, hours: int, width: int, offset: int, colour: int)
     """
     points, end = [(at, count) for at, count, _ in history.last(hours)], history.now
     peak = max(points, key=itemgetter(1), default=None)
-    line = Line(history.kind, points, peak if peak and peak[1] else None, colour)
+    line = Series(history.kind, points, peak if peak and peak[1] else None, colour)
     gap = max(MIN_GAP, 2 * history.step) * keys.MINUTE
     body = draw([line], end - hours * 3600, end, gap=gap, width=width, offset=offset)
     return content("image/svg+xml", body.encode(), REVALIDATED)

@@ -22,7 +22,7 @@ from ..stores import Plan, Sighting, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..svg import WIDTH
 from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
-from .cache import Answer, Cache, SharedRead
+from .cache import Cache, SharedRead
 from .history import REVALIDATED
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
@@ -51,7 +51,7 @@ class Board:
         self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         own = self._settings.board_path
-        self._answers: dict[str, Response | Callable[[Request], Answer]] = {
+        self._answers: dict[str, Response | Callable[[Request], Response | SharedRead]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(own.rpartition("/")[2] + "/"),
             "/": self._page(""),
@@ -90,7 +90,7 @@ class Board:
             answer = await self._cache.get(answer, run, is_async=is_async)
         return answer.to(request)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Response | SharedRead:
         """Return the response to a request, or the read that it needs."""
         if request.method not in ("GET", "HEAD"):
             return problem(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
@@ -123,7 +123,7 @@ class Board:
         }
         return content("text/html; charset=utf-8", _file("board.html", **values), REVALIDATED)
 
-    def _counts(self, request: Request) -> Answer:
+    def _counts(self, request: Request) -> Response | SharedRead:
         path, room = parameter(request, "room"), None
         if path is not None:
             if self._ask.rooms is None:
@@ -142,7 +142,7 @@ class Board:
         topic = "counts" if room is None else "rooms"
         return SharedRead(topic, (room,), read(), is_bounded=True)
 
-    def _history(self, request: Request, *, is_chart: bool = False) -> Answer:
+    def _history(self, request: Request, *, is_chart: bool = False) -> Response | SharedRead:
         """Return the read of a history, as JSON or as a chart.
 
         All answers with the same step share a read, so readers cannot cause more reads than there
@@ -166,7 +166,7 @@ class Board:
 
     def _of_kind(
         self, read: Callable[[str], Plan[Response]], request: Request, seconds: float = 1.0
-    ) -> Answer:
+    ) -> Response | SharedRead:
         """Return the read of a response that depends on nothing but the kind."""
         kind = self._kind(request)
         return SharedRead(read.__name__, (kind,), read(kind), seconds)
@@ -186,7 +186,7 @@ class Board:
         online = yield from self._ask.online(kind, limit=MAX_LISTED)
         return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
 
-    def _last_seen(self, request: Request) -> Answer:
+    def _last_seen(self, request: Request) -> Response | SharedRead:
         kind, ask = self._kind(request), self._ask
         ids = tuple(dict.fromkeys(filter(None, map(normalize_id, parameters(request, "id")))))
         if not ids:
@@ -207,7 +207,7 @@ class Board:
 
         return SharedRead("last-seen", (kind, ids), read())
 
-    def _events(self, request: Request) -> Answer:
+    def _events(self, request: Request) -> Response | SharedRead:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
         if self._streams is None:
             return problem(

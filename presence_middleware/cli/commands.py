@@ -18,7 +18,7 @@ from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import MAX_HISTORY_HOURS, PERIODS
 from . import context, output
-from .context import Answer
+from .context import Report
 from .live import events, watch
 from .logs import follow, replay
 from .output import Chart
@@ -36,7 +36,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 
 @click.group(
-    cls=context.Site,
+    cls=context.Commands,
     commands=[events, watch, replay, follow],
     epilog=STATUS,
     context_settings={"max_content_width": 100, "show_default": True},
@@ -54,16 +54,16 @@ def presence(site: click.Context, ini: str | None) -> None:
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
 @context.answering
-def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
+def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Report:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Answer({"count": number}, [[str(number)]])
+    return Report({"count": number}, [[str(number)]])
 
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
 @click.option("--limit", type=click.IntRange(1), default=100, help="How many at most.")
 @context.answering
-def online(reader: Presence, kind: str, window: str | None, room: str | None, limit: int) -> Answer:
+def online(reader: Presence, kind: str, window: str | None, room: str | None, limit: int) -> Report:
     """Print who is online, newest first, and how long ago.
 
     Who is in a room is sorted by id.
@@ -76,13 +76,13 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
             age = output.age(moment)
             ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
             rows[-1].append(ago)
-    return Answer({"online": people}, rows, (kind, "last seen"))
+    return Report({"online": people}, rows, (kind, "last seen"))
 
 
 @presence.command(params=[context.kind_option])
 @click.argument("periods", metavar="[PERIOD]...", nargs=-1)
 @context.answering
-def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
+def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Report:
     """Print how many were seen in each PERIOD, also who logged out since.
 
     Periods are such as 12h; by default 1d, 7d and 30d, as far as the site can answer them.
@@ -93,7 +93,7 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
     if not numbers:
         reader.active(PERIODS[0], kind)  # raises the reason
     rows = [(period, str(number)) for period, number in numbers.items()]
-    return Answer({"active": numbers}, rows, ("period", kind))
+    return Report({"active": numbers}, rows, ("period", kind))
 
 
 @presence.command(params=[context.kind_argument, context.room_option])
@@ -126,7 +126,7 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
 
 @presence.command(params=[context.ids_argument, context.kind_option, context.window_option])
 @context.answering
-def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) -> Answer:
+def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) -> Report:
     """Print whether each ID is online and when it was last seen.
 
     Exit with 1 if an ID is not online.
@@ -142,20 +142,20 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
         if moment is not None:
             rows[-1] += [output.ago(moment), output.iso(moment)]
     if len(ids) == 1:
-        return Answer(people[0], [rows[0][1:]], is_yes=bool(online))
+        return Report(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
-    return Answer({"seen": people}, rows, columns, len(online) == len(moments))
+    return Report({"seen": people}, rows, columns, len(online) == len(moments))
 
 
 @presence.command(params=[click.Argument(["key"]), context.kind_option, context.window_option])
 @context.answering
-def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer:
+def friends(reader: Presence, kind: str, key: str, window: str | None) -> Report:
     """Print which ids of a Redis set or sorted set are online.
 
     KEY is the key of the set. The newest is printed first.
     """
     ids = reader.online_friends(key, kind, window=window)
-    return Answer({"key": key, "online": ids}, [(id,) for id in ids], (kind,))
+    return Report({"key": key, "online": ids}, [(id,) for id in ids], (kind,))
 
 
 @presence.command(params=[context.id_argument, context.kind_option])
@@ -182,7 +182,7 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
     "--hours", type=click.FloatRange(0, MAX_HISTORY_HOURS, True), default=24, help="How far back."
 )
 @context.answering
-def history(reader: Presence, kind: str, hours: float) -> Answer:
+def history(reader: Presence, kind: str, hours: float) -> Report:
     """Print how many were online in each minute.
 
     On a terminal, draw a chart.
@@ -192,14 +192,14 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
     now = datetime.now(UTC)
     chart = Chart(samples, now - timedelta(hours=hours), now, _CHART_LINES)
-    return Answer({"samples": points}, rows, draw=lambda: output.console().print(chart))
+    return Report({"samples": points}, rows, draw=lambda: output.console().print(chart))
 
 
 @presence.command(params=[context.kind_option])
 @click.option("--reset", is_flag=True, help="Forget the peak and start a new record.")
 @context.yes_option
 @context.answering
-def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
+def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Report:
     """Print the most that were ever online, and when.
 
     Exit with 1 if nothing is recorded.
@@ -211,9 +211,9 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
     if highest is None:
         text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
         remark = partial(output.line, text)
-        return Answer({"count": None, "at": None}, is_yes=reset, draw=remark)
+        return Report({"count": None, "at": None}, is_yes=reset, draw=remark)
     most, at = highest.count, output.iso(highest.at)
-    return Answer({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
+    return Report({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
 
 
 @presence.command()

@@ -39,7 +39,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-class Answer(NamedTuple):
+class Report(NamedTuple):
     """The answer of a command."""
 
     document: dict[str, Any]
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     """Prints what a terminal shows in place of the rows."""
 
 
-def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+def answering(command: Callable[..., Report]) -> Callable[..., None]:
     """Return a command that prints what `command` answers, also with `--json`.
 
     `command` is called with a reader of the site, the kind, and the further options.
@@ -119,7 +119,7 @@ def site_reader(kind: str | None = None) -> tuple[Presence, str]:
     return Presence(joining(settings)), kind or settings.kinds[0]
 
 
-class Site(click.Group):
+class Commands(click.Group):
     """The commands. An error of the package ends each: with 3 if Redis cannot answer, or with 2.
 
     A full disk ends them with 1, as any file that cannot be written.

@@ -39,7 +39,7 @@ BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
 # Why a line of a whole log does not count.
-UNCOUNTED = {
+WHY_UNCOUNTED = {
     "unreadable": "in no known format, such as: {example}",
     "late": "out of order by more than the window, not counted",
     "ahead": "more than a day ahead of the log, not counted",
@@ -104,7 +104,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
             for kind, peak in summary.peaks.items()
         }
         rest = {"window": settings.window, "peak": peaks, "requests": requests}
-        rest |= {reason: tally.odd[reason] for reason in UNCOUNTED}
+        rest |= {reason: tally.odd[reason] for reason in WHY_UNCOUNTED}
         print(f"{'' if summary.points else before_minute}\n], {json.dumps(rest)[1:]}")
     elif has_charts:
         output.line(
@@ -133,7 +133,7 @@ def _print_charts(summary: Summary) -> None:
 
 
 def _print_uncounted(tally: Tally) -> None:
-    for reason, sentence in UNCOUNTED.items():
+    for reason, sentence in WHY_UNCOUNTED.items():
         if lines := tally.odd[reason]:
             said = sentence.format(example=tally.example)
             _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")

@@ -35,7 +35,7 @@ FIXED = {
 }
 # Never that of a site whose settings are in the environment. Simulated visitors have a prefix of
 # their own, so that a demo without them counts none that a demo before it has left.
-PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
+SITE_PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
 IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS", "PULSE_PATH", "EVENTS")
 CONNECTS = 2  # attempts: the first may use up its time for imports
 STOP_SECONDS = 5  # at most, for workers that write what waits
@@ -98,7 +98,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     the port is taken or the embedded server does not start, and `SettingsError` for invalid
     settings.
     """
-    prefix = {"PRESENCE_PREFIX": CROWD_PREFIX if crowd else PREFIX}
+    prefix = {"PRESENCE_PREFIX": CROWD_PREFIX if crowd else SITE_PREFIX}
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url

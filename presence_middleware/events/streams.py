@@ -17,7 +17,7 @@ from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Position
 from ..stores.plan import first_error
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
-ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
+ENTRY_OVERHEAD = 200  # that an entry takes in memory beside its changes
 PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 DECODED_CHUNKS = 16  # at most 4,000 events: the garbage collector looks at each
 
@@ -70,7 +70,7 @@ class Chunk:
         """Add an entry of a shard."""
         self._entries.append((shard, entry))
         self.end = (*self.end[:shard], entry.position, *self.end[shard + 1 :])
-        self.size += len(entry.packed) + ENTRY_BYTES
+        self.size += len(entry.packed) + ENTRY_OVERHEAD
 
     def __iter__(self) -> Iterator[Event]:
         """Yield each event, made now.

@@ -32,8 +32,8 @@ FOLLOWING = 100  # lines that are compared, if the log has as many left
 SEVERAL = 10  # lines that must agree with a line of the future
 GZIP = b"\x1f\x8b"
 STDIN = "-"
-CHUNK = 1 << 16  # bytes that are read at once
-COMPARED = 256  # bytes before a position, which show whether the file is still the same
+READ_BYTES = 1 << 16  # bytes that are read at once
+COMPARED_BYTES = 256  # bytes before a position, which show whether the file is still the same
 ROTATED_SECONDS = 60.0  # for which a file that was renamed is read: servers reopen their log late
 
 
@@ -126,7 +126,7 @@ class Pipe:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
         if self.has_ended or not select.select([self._descriptor], [], [], 0)[0]:
             return []
-        chunk = os.read(self._descriptor, CHUNK)
+        chunk = os.read(self._descriptor, READ_BYTES)
         self.has_ended = not chunk
         lines, self._rest = _split(self._rest + (chunk or b"\n" * bool(self._rest)))
         return lines
@@ -188,7 +188,7 @@ class _File:
         """Begin with the lines since a time, or at the end."""
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._position, self._rest = self._start(since), b""
-        before = max(0, self._position - COMPARED)
+        before = max(0, self._position - COMPARED_BYTES)
         self._before = os.pread(self.descriptor, self._position - before, before)
 
     def read(self) -> list[bytes]:
@@ -196,9 +196,9 @@ class _File:
         before = self._position - len(self._before)
         if os.pread(self.descriptor, len(self._before), before) != self._before:
             self._position, self._before, self._rest = 0, b"", b""
-        chunk = os.pread(self.descriptor, CHUNK, self._position)
+        chunk = os.pread(self.descriptor, READ_BYTES, self._position)
         self._position += len(chunk)
-        self._before = (self._before + chunk)[-COMPARED:]
+        self._before = (self._before + chunk)[-COMPARED_BYTES:]
         lines, self._rest = _split(self._rest + chunk)
         return lines
 
@@ -209,10 +209,10 @@ class _File:
             low = max(0, size - MAX_LINE)
             return size - len(os.pread(self.descriptor, size - low, low).rpartition(b"\n")[2])
         # Lines are nearly in order.
-        chunk = bisect_left(range(0, size, CHUNK), since, key=self._time_after)
-        low = CHUNK * max(0, chunk - 1)
-        start = end = low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1
-        for text in os.pread(self.descriptor, CHUNK, start).split(b"\n")[:-1]:
+        chunk = bisect_left(range(0, size, READ_BYTES), since, key=self._time_after)
+        low = READ_BYTES * max(0, chunk - 1)
+        start = end = low and low + os.pread(self.descriptor, READ_BYTES, low).find(b"\n") + 1
+        for text in os.pread(self.descriptor, READ_BYTES, start).split(b"\n")[:-1]:
             end += len(text) + 1
             line = parse(text)
             if line is not None and line.at >= since:
@@ -222,5 +222,5 @@ class _File:
 
     def _time_after(self, position: int) -> float:
         """Return the time of the first line that begins after a position; infinity if none does."""
-        lines = os.pread(self.descriptor, CHUNK, position).split(b"\n")[1:-1]
+        lines = os.pread(self.descriptor, READ_BYTES, position).split(b"\n")[1:-1]
         return next((line.at for line in map(parse, lines) if line), math.inf)

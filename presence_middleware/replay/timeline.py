@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..identity.ids import Who
 from ..stores import Sample, moment_of
-from ..svg import Line, draw
+from ..svg import Series, draw
 from .lines import Tally
 
 MINUTE = 60
@@ -21,7 +21,7 @@ MAX_QUIET = 1440  # minutes without a visit that are reported; the gap after the
 # A point for each minute of a day. A longer log has a point every 2, 4, 8 … minutes.
 MAX_POINTS = 1440
 
-Sighting = tuple[int, Who | None]
+LoggedVisit = tuple[int, Who | None]
 """When, in seconds since the epoch, and who. A line that counts nobody only moves the clock."""
 
 
@@ -35,7 +35,7 @@ class Moment(NamedTuple):
 
 
 def count_minutes(
-    sightings: Iterable[Sighting], kinds: tuple[str, ...], window: float, tally: Tally
+    sightings: Iterable[LoggedVisit], kinds: tuple[str, ...], window: float, tally: Tally
 ) -> Iterator[Moment]:
     """Yield the numbers of each minute, from the first sighting to the last.
 
@@ -66,7 +66,7 @@ def count_minutes(
 
 
 def _by_minute(
-    sightings: Iterable[Sighting], patience: int, tally: Tally
+    sightings: Iterable[LoggedVisit], patience: int, tally: Tally
 ) -> Iterator[tuple[int, dict[Who, int]]]:
     """Yield each minute that has lines, in order, and when who was last seen in it.
 
@@ -126,7 +126,7 @@ class Summary:
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""
         lines = [
-            Line(
+            Series(
                 kind,
                 [(moment.at, moment.counts[place]) for moment in self.points],
                 (int(peak.at.timestamp()), peak.count),

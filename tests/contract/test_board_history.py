@@ -15,7 +15,7 @@ from presence_middleware.board.history import (
     MAX_CHART_POINTS,
     MAX_POINTS,
     POINTS_A_TRIP,
-    History,
+    HighestMinutes,
     as_chart,
     as_json,
     read_history,
@@ -159,17 +159,17 @@ Trip = list[tuple[Command, bytes]]
 """The commands of a round trip that read samples, with their replies."""
 
 
-def read(settings: Settings, step: int) -> tuple[History, list[Trip]]:
+def read(settings: Settings, step: int) -> tuple[HighestMinutes, list[Trip]]:
     """Read the history of users, and return also the round trips."""
     presence, trips = Presence(settings, clock=Clock(NOON)), list[Trip]()
 
-    def observed(plan: Plan[History]) -> Plan[History]:
+    def observed(plan: Plan[HighestMinutes]) -> Plan[HighestMinutes]:
         replies: Any = None
         while True:
             try:
                 batch: Batch = plan.send(replies)
             except StopIteration as end:
-                found: History = end.value
+                found: HighestMinutes = end.value
                 return found
             replies = yield batch
             if batch.commands[0][0] == "EVAL":
@@ -205,6 +205,6 @@ def test_any_number_of_hours_has_few_points_and_readers_share_answers() -> None:
         for most in (1500, 500):
             # The first and the last step may be cut, so there may be one more.
             assert hours * 60 / step_for(hours, most) + 1 <= most
-    history = History("user", 1, MINUTE * 60, [(MINUTE * 60, 3, None)])
+    history = HighestMinutes("user", 1, MINUTE * 60, [(MINUTE * 60, 3, None)])
     assert as_json(history, 24) is as_json(history, 24)
     assert as_chart(history, 24, 1200, 0, 0) is as_chart(history, 24, 1200, 0, 0)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.replay.files import CHUNK, ROTATED_SECONDS, GrowingLog
+from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Line, Tally, parse
 from presence_middleware.replay.site import Follower, count_online
 from presence_middleware.replay.timeline import Moment
@@ -170,7 +170,7 @@ def test_a_rotated_log_that_cannot_be_opened_is_reported_once(growing: Growing, 
 def test_an_endless_line_takes_bounded_memory_and_counts_as_one(growing: Growing, log: Log) -> None:
     source, tally = growing(), Tally()
     for _ in range(100):
-        log.write(b"x" * CHUNK)
+        log.write(b"x" * READ_BYTES)
         assert read(source) == []
     log.write(b"\n" + line(MINUTE))
     assert [bool(tally.parse(raw)) for raw in read(source)] == [False, True]

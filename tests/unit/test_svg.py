@@ -5,18 +5,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from presence_middleware.svg import Line, Point, draw
+from presence_middleware.svg import Point, Series, draw
 
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 
 
-def line(*counts: int, kind: str = "user", colour: int = 0) -> Line:
+def line(*counts: int, kind: str = "user", colour: int = 0) -> Series:
     """Return a line with a count a minute, from noon."""
     points = [(NOON + 60 * minute, count) for minute, count in enumerate(counts)]
-    return Line(kind, points, max(points, key=lambda point: point[1]), colour)
+    return Series(kind, points, max(points, key=lambda point: point[1]), colour)
 
 
-def parsed(*lines: Line, minutes: int = 60, gap: int = 60, **others: int) -> ET.Element:
+def parsed(*lines: Series, minutes: int = 60, gap: int = 60, **others: int) -> ET.Element:
     return ET.fromstring(draw(lines, NOON, NOON + 60 * minutes, gap=gap, **others))
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_drawn_outside_the_picture(width: int, minutes: int) -> None:
 
 def test_a_line_has_a_gap_where_samples_are_missing() -> None:
     points: list[Point] = [(NOON, 1), (NOON + 60, 2), (NOON + 300, 1), (NOON + 900, 2)]
-    one = Line("user", points, points[1])
+    one = Series("user", points, points[1])
     for gap, runs in ((60, 3), (240, 2), (600, 1)):
         chart = parsed(one, gap=gap)
         (drawn,) = paths(chart, "line")
@@ -100,7 +100,7 @@ def test_a_day_of_small_numbers_is_a_line_of_few_points(most: int, points: int) 
 
 
 def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
-    both = parsed(line(1, 7), line(5, kind="guest", colour=1), Line("bot", [], None))
+    both = parsed(line(1, 7), line(5, kind="guest", colour=1), Series("bot", [], None))
     assert paths(both, "area") == texts(both, "label") == []
     assert len(paths(both, "key")) == 2
     assert both.get("aria-label") == (
@@ -112,11 +112,11 @@ def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
 
 
 def test_without_points_there_is_an_empty_chart() -> None:
-    for lines in ([], [Line("user", [], None)]):
+    for lines in ([], [Series("user", [], None)]):
         chart = parsed(*lines)
         assert chart.get("aria-label") == "Online. Nobody"
         assert paths(chart, "line") == []
-    zero = Line("user", [(NOON, 0)], None)
+    zero = Series("user", [(NOON, 0)], None)
     assert len(paths(parsed(zero), "line")) == 1
     assert texts(parsed(zero, zero), "axis")[:2] == ["0", "1"]
 
