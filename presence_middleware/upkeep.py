@@ -210,8 +210,8 @@ class Upkeep:
                 self._sample_at = float((minute + 1) * keys.MINUTE)
         jobs = [*self._sweeps, self._clean]
         for job in jobs:
-            # To look for leaves whenever the process is awake costs less than to wake up for it.
-            if job.is_of_events or _is_due(job.due_at, now):
+            # To look who has gone whenever the process is awake costs less than to wake up for it.
+            if job is not self._clean or _is_due(job.due_at, now):
                 self._do(job, driver)
         self._look_at = stamp + min(self._sample_at, *(job.due_at for job in jobs)) - now
         if lease.is_held:

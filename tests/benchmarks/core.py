@@ -26,10 +26,10 @@ ROWS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "shards": lambda quick: flush.rows_of_shards(5000, 10 if quick else 40),
     "noting": lambda quick: departures.rows_of_noting(*(2000, 4) if quick else (100_000, 10)),
     "outage": lambda quick: departures.rows_of_outage(2000 if quick else 60_000),
-    "idle": lambda quick: idle.rows(20, 40),
+    "idle": lambda quick: idle.rows(),
 }
 SLOW = {"idle"}
-"""What `--quick` leaves out: a few seconds of it show nothing."""
+"""What `--quick` leaves out: less than a minute of it shows nothing."""
 
 
 def main() -> None:

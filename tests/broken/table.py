@@ -637,6 +637,9 @@ child-shares-the-upkeep: A forked child does not take the upkeep of its parent f
 child-ends-the-upkeep: A forked child that exits leaves the lease to its parent, and does not wait.
 - if self._lease.pid == getpid() and self._lease.is_held
 + if self._lease.is_held
+upkeep-wakes-for-each-kind: An idle process looks for all who may have gone when it is awake.
+- if job is not self._clean or _is_due(
++ if job.is_of_events or _is_due(
 forbidden-upkeep-is-asked-for-at-once: A command that is forbidden is not sent in each round.
 - self._look_at = stamp + LEASE_MARGIN
 + pass

@@ -130,7 +130,7 @@ def sent(client: Any) -> Counter[str]:
     return Counter({name: count for name, count in counted.items() if name not in UNSENT})
 
 
-@pytest.mark.parametrize(("given", "most"), [({}, 11), (EVERYTHING, 14)])
+@pytest.mark.parametrize(("given", "most"), [({}, 10), (EVERYTHING, 7)])
 def test_an_idle_process_sends_few_commands(
     own: Server, prefix: str, client: Any, given: dict[str, Any], most: int
 ) -> None:
