@@ -202,6 +202,12 @@ unwritten-sightings-are-logged-twice: A shutdown logs once how many sightings ar
 followed-line-counts-now: A line of a followed log counts at its own time.
 - max(0.0, age)
 + 0.0
+line-of-a-log-ends-the-command: No line of a log ends a command, whatever is in it.
+- except Exception:  # anything may be in a line
++ except ValueError:  # anything may be in a line
+half-a-character-hides-a-visitor: A visitor counts whose field in a log has half a character.
+- _HALVES.sub("\ufffd", text).encode(
++ text.encode(
 
 = contract/test_history.py
 minute-is-sampled-twice: Each minute has one sample: the first.
@@ -1057,6 +1063,9 @@ refused-user-of-a-log: The user of a 401 response is ignored.
 replayed-window-is-longer: A replayed log is counted as the site would count.
 - next(iter(online.values())) <= now - window
 + next(iter(online.values())) < now - window
+year-of-no-clock-in-a-log: A line of a year that no clock has ends no replay.
+- if parsed and 0 <= parsed.at <= MOST_SECONDS
++ if parsed
 wrong-clock-in-a-log: A line far ahead of its log is set aside.
 - if newest is None or line.at > newest + AHEAD:
 + if newest is None:
