@@ -619,7 +619,9 @@ def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
         client.set("a", "kept")
         client.config_set("rdb-key-save-delay", 10**8)  # microseconds
         with client.pipeline() as turn:
-            turn.config_set("appendonly", "no").config_set("appendonly", "yes").execute()
+            turn.config_set("appendonly", "no")
+            turn.config_set("appendonly", "yes")
+            turn.execute()
         wait_until(lambda: kill_makers(server))
         client.config_set("rdb-key-save-delay", 0)
         wait_until(lambda: client.info("persistence")["aof_last_bgrewrite_status"] == "ok")
