@@ -1302,10 +1302,10 @@ upkeep-waits-for-a-clock: After a clock was set back, the upkeep goes on.
 
 = unit/test_command_chart.py
 chart-begins-before-its-samples: The chart of `presence watch` begins at the first sample.
-- since = max(now - self.length, min(first, now - _MIN_SPAN))
-+ since = now - self.length
+- since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
++ since = now - timedelta(seconds=self.seconds)
 chart-is-longer-than-asked: The chart of `presence watch` is as long as asked at most.
-- since = max(now - self.length, min(first, now - _MIN_SPAN))
+- since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
 + since = min(first, now - _MIN_SPAN)
 
 = unit/test_asgi.py::test_two_recorders_both_count
