@@ -1112,8 +1112,14 @@ ini-wins-over-the-environment: The environment overrides an ini file.
 - values = {**ini, **given, **overrides}
 + values = {**given, **ini, **overrides}
 short-secret: A secret that is too short is refused.
-- rf"(.{{{MIN_SECRET_LENGTH},}})?",
+- rf"(?!.*{_NO_TEXT})(.{{{MIN_SECRET_LENGTH},}})?",
 + r"(.*)",
+secret-that-is-no-text: A secret that is no text is refused with the other invalid settings.
+- rf"(?!.*{_NO_TEXT})(
++ rf"(
+session-secret-that-is-no-text: A session secret that is no text is refused, too.
+- |.*{_NO_TEXT})", re.DOTALL
++ )", re.DOTALL
 first-problem-only: All invalid settings are reported together.
 - problems += error.problems
 + problems = error.problems
@@ -1299,6 +1305,23 @@ clean-up-goes-by-rank: Two processes that clean up at once remove nobody who is 
 upkeep-waits-for-a-clock: After a clock was set back, the upkeep goes on.
 - if due_at > now and 0 <= now - done_at < min(CLEAN_IDLE, after):
 + if due_at > now and now - done_at < min(CLEAN_IDLE, after):
+
+= servers/test_command_events.py::test_invalid_arguments_are_reported
+key-that-is-no-text-is-an-outage: A key that is no text is wrong usage, and no outage.
+- if not is_text(key):
+-         raise QueryError(f"--among is
++ if False:
++         raise QueryError(f"--among is
+
+= servers/test_command_watch.py::test_hours_that_are_no_number_are_reported_at_a_terminal
+hours-of-no-number: Hours that are no number end `presence watch` with a message.
+- self.seconds = hours * 3600
++ self.seconds = timedelta(hours=hours).total_seconds()
+
+= unit/test_explain.py::test_the_command_asks_neither_app_nor_redis
+path-of-bytes-ends-explain: `presence explain` explains a path that is no UTF-8.
+- unquote_to_bytes(path.encode("utf-8", "surrogateescape"))
++ unquote_to_bytes(path)
 
 = unit/test_command_chart.py
 chart-begins-before-its-samples: The chart of `presence watch` begins at the first sample.
