@@ -115,7 +115,7 @@ def _environ(sent: Sent) -> dict[str, str]:
     environ = {
         "REQUEST_METHOD": sent.method.upper(),
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+        "PATH_INFO": unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("latin-1"),
         "QUERY_STRING": query,
         "REMOTE_ADDR": sent.address,
     }

@@ -29,7 +29,9 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)\s*")
 _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
-_SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
+_SESSION_SECRETS = (
+    "secrets with commas between, or whole public keys (PEM), no private key; in UTF-8"
+)
 NAMED_ROOMS = "named"
 """The value of `PRESENCE_ROOMS` for rooms that no path shows."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -37,7 +39,9 @@ _APPLICATION = (
     "package.module (its `application`), package.module:app or package.module:create_app(), "
     "with literals as arguments if any"
 )
-_KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
+_KEY_WITHOUT_LINES = r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{"
+_NO_TEXT = r"[\ud800-\udfff]"  # bytes of the environment that are no UTF-8
+_NO_SECRET = re.compile(f"(?:{_KEY_WITHOUT_LINES}|.*{_NO_TEXT})", re.DOTALL).match
 
 
 class InvalidValue(ValueError):
@@ -123,7 +127,7 @@ def matching(pattern: str, form: str) -> Callable[[object], str]:
 prefix = matching(r"([\w.:/-]{1,64})", "1 to 64 letters, digits and . : / _ -")
 path = matching(r"((?:/(?!\.{1,2}(?:/|$))[\w.~-]{1,64})+)/*|", "a path such as /pulse, /presence")
 secret = matching(
-    rf"(.{{{MIN_SECRET_LENGTH},}})?",
+    rf"(?!.*{_NO_TEXT})(.{{{MIN_SECRET_LENGTH},}})?",
     f"at least {MIN_SECRET_LENGTH} characters, such as PRESENCE_SECRET={{}}",
 )
 # Browsers and `curl` send it unchanged.
@@ -200,7 +204,7 @@ def session_secret(value: object) -> tuple[str, ...]:
         if "-----END" not in text or "PRIVATE KEY" in text:
             raise ValueError(_SESSION_SECRETS)
     # A public key in another format is no secret, and would be used as a shared secret.
-    if _KEY_WITHOUT_LINES.match(text):
+    if _NO_SECRET(text):
         raise ValueError(_SESSION_SECRETS)
     several = items(text)
     if min(map(len, several), default=0) < MIN_SECRET_LENGTH:

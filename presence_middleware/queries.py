@@ -110,7 +110,7 @@ class Arguments:
 
     def _room_number(self, room: str, **others: object) -> int:
         """Return the number of a room, with which no `others` are valid."""
-        if not _is_text(room):
+        if not is_text(room):
             raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
         for name, value in others.items():
             if value is not None:
@@ -223,7 +223,7 @@ class Queries(Arguments):
         match before:
             case None:
                 pass
-            case Sighting(id, None | datetime(tzinfo=tzinfo())) if _is_text(id):
+            case Sighting(id, None | datetime(tzinfo=tzinfo())) if is_text(id):
                 pass
             case _:
                 raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
@@ -303,7 +303,7 @@ class Queries(Arguments):
         the kind.
         """
         store, seconds = self._store_and_seconds(kind, window)
-        if not _is_text(key):
+        if not is_text(key):
             raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
         online = yield from self._read(partial(store.online_friends, key, window=seconds))
         return [sighting.id for sighting in online]
@@ -517,7 +517,7 @@ def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
     return list(dict.fromkeys(map(_stored_id, ids)))
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Return whether a value is text that is not empty and can be sent to Redis."""
     try:
         return isinstance(value, str) and bool(value.encode())

@@ -198,6 +198,7 @@ class Upkeep:
             if wait:
                 self._look_at = stamp + max(wait, self._pause) + _jitter.uniform(0.05, 0.3)
                 return
+            self._history.renewed = None  # the server may have lost the lease with all keys
         # Removing by a clock that runs ahead would remove users who are online.
         driver.run(self._clock.synchronise(0))
         now = self._clock.moment(stamp)

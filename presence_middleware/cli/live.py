@@ -17,7 +17,7 @@ from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..presence import Presence
-from ..queries import MAX_AMONG
+from ..queries import MAX_AMONG, is_text
 from ..settings import Settings
 from ..stores import Batch, Command, Plan, Sample
 from ..stores.plan import decoded, readable_texts
@@ -84,6 +84,8 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
 
 def _members(key: str) -> Plan[list[str]]:
     """Return the members of a set or sorted set. Raises `QueryError` if there are too many."""
+    if not is_text(key):
+        raise QueryError(f"--among is {key!r}: pass the key of a set or sorted set, as text")
     (reply,) = yield Batch((("TYPE", key),))
     if (kind := decoded(reply)) not in _READS:
         state = "does not exist" if kind == "none" else f"is a {kind}"
@@ -174,14 +176,14 @@ class Recent:
     """The counts of a kind in the last hours: the site's samples, and the counts read since."""
 
     def __init__(self, hours: float) -> None:
-        self.length = timedelta(hours=hours)
+        self.seconds = hours * 3600
         self.recorded: list[Sample] = []
         """The samples that the site recorded."""
         self._read: dict[int, Sample] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a count. A slot of time has only its highest count."""
-        slot = int(sample.at.timestamp() // (self.length.total_seconds() / _SLOTS))
+        slot = int(sample.at.timestamp() // (self.seconds / _SLOTS))
         former = self._read.pop(slot, sample)
         self._read[slot] = max(former, sample, key=attrgetter("count"))
         if len(self._read) > _SLOTS:
@@ -195,7 +197,7 @@ class Recent:
         """Return a chart of the last hours, or since the first sample if that is shorter."""
         samples = self.samples()
         first = min((sample.at for sample in samples), default=now)
-        since = max(now - self.length, min(first, now - _MIN_SPAN))
+        since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
         return Chart(samples, since, now, height)
 
 
@@ -250,7 +252,7 @@ class Screen:
             yield shown
         height = (options.height or console.height) - len(self._counts) - 3
         if self._counts and height >= _MIN_CHART_LINES:
-            length = format_duration(self._recent.length.total_seconds())
+            length = format_duration(self._recent.seconds)
             title = line(f"{self._kind:>10}", "bold")
             yield from (line(), title.append(f"  in the last {length}", "dim"))
             yield self._recent.chart(self._at, height)

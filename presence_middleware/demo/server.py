@@ -103,6 +103,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    url_host = f"[{host}]" if ":" in host else host
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
@@ -113,7 +114,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     def when_ready(arbiter: Any) -> None:
         # On SIGTERM, gunicorn would wait for open connections; on SIGHUP, it would start again.
         arbiter.handle_term = arbiter.handle_hup = arbiter.handle_int
-        print(_welcome(f"http://{host}:{port}", crowd), flush=True)
+        print(_welcome(f"http://{url_host}:{port}", crowd), flush=True)
 
     demo = Demo(
         crowd,

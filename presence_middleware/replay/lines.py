@@ -36,9 +36,9 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
-MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds
-# Anything may be in a line: numbers in place of objects, or a thousand brackets.
-_MALFORMED = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds, a date unreadable
+# Halves of a character that is written as two escapes. The others stand for bytes.
+_HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 FIELDS = {
     "REMOTE_ADDR": ("client_ip", "remote_ip", "remote_addr"),
     "REQUEST_METHOD": ("method", "request_method"),
@@ -61,7 +61,8 @@ class Line(NamedTuple):
 
 def parse(line: bytes) -> Line | None:
     """Return the request of a line; None if it is in no known format."""
-    return _parse_json(line) if line.startswith(b"{") else _parse_text(line)
+    parsed = _parse_json(line) if line.startswith(b"{") else _parse_text(line)
+    return parsed if parsed and 0 <= parsed.at <= MOST_SECONDS else None
 
 
 class Tally:
@@ -175,14 +176,14 @@ def _parse_json(line: bytes) -> Line | None:
         if not (found["REMOTE_ADDR"] and found["REQUEST_METHOD"] and found["PATH_INFO"]):
             return None
         return _line_of(at, str(fields.get("status")), found)
-    except _MALFORMED:
+    except Exception:  # anything may be in a line: numbers for objects, or a thousand brackets
         return None
 
 
 def _text(fields: dict[str, Any], names: Iterable[str]) -> str | None:
     """Return the first field with a text, in the form of a WSGI environ: a character for a byte."""
     text = next((value for name in names if isinstance(value := fields.get(name), str)), None)
-    return text and text.encode(errors="surrogateescape").decode("latin-1")
+    return text and _HALVES.sub("\ufffd", text).encode(errors="surrogateescape").decode("latin-1")
 
 
 def _seconds(time: Any) -> int:
@@ -193,7 +194,5 @@ def _seconds(time: Any) -> int:
         if local := _LOCAL_TIME(time):
             return _local_seconds(*local.groups())
         seconds = datetime.fromisoformat(time).timestamp()
-    seconds = seconds / 1000 if seconds > MOST_SECONDS else seconds  # Caddy may write milliseconds
-    if not 0 <= seconds <= MOST_SECONDS:
-        raise ValueError(time)
-    return int(seconds)
+    # Caddy may write milliseconds.
+    return int(seconds / 1000 if seconds > MOST_SECONDS else seconds)

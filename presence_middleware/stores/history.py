@@ -30,8 +30,8 @@ class History:
     def __init__(self, prefix: str, keep_seconds: float) -> None:
         """Create the history of a site; samples are stored for `keep_seconds`."""
         self._prefix, self._keep_seconds = prefix, keep_seconds
-        self._renewed: tuple[int, int] | None = None
-        """The day and hour in which this process last renewed the lifetimes of all keys."""
+        self.renewed: int | None = None
+        """The hour since the epoch in which this process renewed the lifetimes of all keys."""
 
     def record(self, minute: int, counts: Mapping[str, int]) -> Plan[None]:
         """Write the samples of a minute since the epoch, of those kinds that have none.
@@ -39,17 +39,17 @@ class History:
         `counts` has the number by kind.
         """
         day, minute_of_day = divmod(minute, MINUTES_A_DAY)
-        hour = day, minute_of_day // 60
+        hour = minute // 60
         ttl = keys.ttl(self._keep_seconds) + MINUTES_A_DAY * keys.MINUTE
         writes: list[Command] = []
         for kind, count in counts.items():
             key = keys.history(self._prefix, kind, day)
             writes.append(("HSETNX", key, minute_of_day, count))
-            if hour != self._renewed:
+            if hour != self.renewed:
                 writes.append(("EXPIRE", key, ttl))
                 writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL))
         yield Batch(tuple(writes))
-        self._renewed = hour
+        self.renewed = hour
         for kind, count in counts.items():
             highest = (yield from self.peak(kind)) if count else None
             if count > (highest.count if highest else 0):

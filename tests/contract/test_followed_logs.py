@@ -319,7 +319,19 @@ def test_headers_may_be_missing_in_json(headers: Any) -> None:
     assert (found.request.address, found.request.user_agent) == ("192.0.2.7", None)
 
 
-WRONG_TIMES: list[Any] = [None, "soon", [], 1e400, -1e300, -1, "31/Feb/2026:12:00:30 +0000"]
+def test_half_a_character_in_json_hides_nobody() -> None:
+    """Some servers write a User-Agent that they cut off within a character."""
+    found = parse(
+        json.dumps({**NGINX, "remote_user": "a\ud83d", "request": "GET /\ude00 x"}).encode()
+    )
+    assert found
+    assert (found.request.user, found.request.path) == ("a\ufffd", "/\ufffd")
+
+
+WRONG_TIMES: list[Any] = [
+    *(None, "soon", [], 1e400, 10**400, -1e300, -1),
+    *("31/Feb/2026:12:00:30 +0000", "01/Jan/1969:00:00:00 +0000"),
+]
 
 
 @pytest.mark.parametrize(

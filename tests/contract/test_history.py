@@ -105,6 +105,19 @@ def test_samples_older_than_the_retention_expire(valkey: Server, start: Start, p
     assert 3600 < left <= 3600 + 120 + 86400
 
 
+def test_after_a_loss_of_data_every_key_expires_again(
+    valkey: Server, start: Start, prefix: str
+) -> None:
+    worker = start(valkey.url)
+    client = client_of(worker.settings.redis_url)
+    go_on(worker, "ann")
+    client.delete(*client.keys(f"{prefix}:*"))
+    go_on(worker, minutes=2)
+    lives = {key: client.ttl(key) for key in client.keys(f"{prefix}:*")}
+    assert len(lives) > 2
+    assert min(lives.values()) > 0, lives
+
+
 def test_a_worker_samples_by_itself(valkey: Server, prefix: str) -> None:
     given = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
     recorder, presence = Recorder(given), Presence(given)

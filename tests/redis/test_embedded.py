@@ -602,6 +602,36 @@ def can_write(client: Redis) -> bool:
     return False
 
 
+def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
+    """After a full disk, for example. A server alone waits for a minute, and later for an hour."""
+    killed: set[int] = set()
+
+    def kill_makers(server: int) -> bool:
+        makers = {each for each, (parent, _) in parents(directory).items() if parent == server}
+        for maker in makers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(maker, signal.SIGKILL)
+        killed.update(makers)
+        return len(killed) > 3
+
+    with connect(directory) as client:
+        server = processes(directory)["server"]
+        client.set("a", "kept")
+        client.config_set("rdb-key-save-delay", 10**8)  # microseconds
+        with client.pipeline() as turn:
+            turn.config_set("appendonly", "no")
+            turn.config_set("appendonly", "yes")
+            turn.execute()
+        wait_until(lambda: kill_makers(server))
+        client.config_set("rdb-key-save-delay", 0)
+        wait_until(lambda: client.info("persistence")["aof_last_bgrewrite_status"] == "ok")
+        wait_until(lambda: is_written(client))
+    kill(directory, "supervisor", "server")
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
 def test_a_server_that_loads_its_data_is_waited_for(
     running: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

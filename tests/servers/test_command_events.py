@@ -144,6 +144,7 @@ def test_invalid_arguments_are_reported(
         (["--among", f"{prefix}:many"], "has 1001 members: at most 1000 are possible"),
         (["--among", f"{prefix}:text"], "is a string: pass the key of a set"),
         (["--among", f"{prefix}:none"], "does not exist: pass the key of a set"),
+        (["--among", "\udcff"], "'\\udcff': pass the key of a set"),
         (["guest"], "PRESENCE_EVENTS"),
         (["nobody"], "nobody"),
         (["--name", "two words"], "name is 'two words'"),

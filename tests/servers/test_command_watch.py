@@ -150,6 +150,13 @@ def test_invalid_watch_options_are_reported(variables: dict[str, str], wrong: li
     assert (ended.exit_code, "Error: " in ended.stderr) == (2, True)
 
 
+def test_hours_that_are_no_number_are_reported_at_a_terminal(variables: dict[str, str]) -> None:
+    with Terminal(variables, "watch", "--hours", "nan") as terminal:
+        assert terminal.end() == 2
+        assert "Error: hours is nan" in terminal.text
+        assert "Traceback" not in terminal.text
+
+
 def test_recorded_history_is_read_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

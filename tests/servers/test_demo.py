@@ -16,8 +16,9 @@ from presence_middleware.demo.app import PAGES
 from presence_middleware.embedded import socket_path
 from tests.support.backends import wait_until
 from tests.support.demo import PRESENCE, Demo
-from tests.support.servers import environment
+from tests.support.servers import environment, free_port
 
+IPV6 = Path("/proc/net/if_inet6")  # its addresses
 BROWSER = {"Accept": "text/html", "User-Agent": "Mozilla/5.0 Firefox/140.0"}
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,6 +47,18 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         assert demo.interrupt(signal.SIGTERM) == 0
         assert demo.output == printed
         assert processes_of(tmp_path) == []
+
+
+@pytest.mark.skipif(not (IPV6.exists() and IPV6.read_text()), reason="no IPv6 here")
+def test_the_address_of_an_ipv6_host_is_one_that_a_browser_opens(tmp_path: Path) -> None:
+    port = free_port()
+    command = [PRESENCE, "demo", "--host=::1", f"--port={port}", "--crowd=0"]
+    given = environment(XDG_STATE_HOME=str(tmp_path))
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout
+        printed = demo.stdout.readline()
+        demo.terminate()
+        assert printed == f"Who is online: http://[::1]:{port}/\n"
 
 
 def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:

@@ -184,6 +184,11 @@ def test_malformed_lines_are_unreadable(line: bytes) -> None:
     assert parse(line) is None
 
 
+@pytest.mark.parametrize("year", ["0001", "1969", "9999"])
+def test_a_year_that_no_clock_has_is_unreadable(year: str) -> None:
+    assert parse(COMMON.replace(b"2026", year.encode())) is None
+
+
 @given(st.data())
 def test_a_damaged_line_parses_to_a_request_or_none(data: Any) -> None:
     place, end = (data.draw(st.integers(0, len(COMBINED))) for _ in range(2))

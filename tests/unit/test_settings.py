@@ -52,10 +52,14 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         ],
         "A chain is kind=source[:argument][:raw|:hashed][:checked]",
     ),
-    "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
+    "secret": (
+        ["short", "fifteen letters", "\udcff" * 16],
+        "at least 16 characters, such as PRESENCE_SECRET=",
+    ),
     "session_secret": (
         [
             *("MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}', "-----BEGIN PUBLIC KEY-----"),
+            *("\udcff" * 16, "sixteen letters or\n\udcff"),
             "-----BEGIN PRIVATE KEY-----\nMC4\n-----END PRIVATE KEY-----",
         ],
         "secrets with commas between, or whole public keys (PEM)",
