@@ -596,6 +596,14 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 - return self.pending - self._seen_again >= self._most_pending
 + return False
 
+= redis/test_sentinel.py::test_the_error_of_sentinels_gives_a_reason_and_none_of_their_options
+options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
+- error.args = (_SENTINELS.sub(": ", str(error)),)
++ pass
+password-of-sentinels-is-cut-short: Nothing of a password of the Sentinels is shown.
+- re.compile(" : <.* - ", re.DOTALL)
++ re.compile(" : <.*? - ", re.DOTALL)
+
 = redis/test_slow_reads.py
 timeout-set-for-each-packet: A timeout that is set is not set again, for that is a system call.
 - if timeout != self._applied_timeout:
