@@ -758,6 +758,9 @@ admin-shows-an-outage-as-offline: In an outage, the admin's list has dashes.
 lasting-key-is-right: The doctor finds keys that never expire.
 - if int(life) == -1]
 + if int(life) == -3]
+replica-is-right: The doctor reports a replica, on which nobody is recorded.
+- bool(int(server.get("slave_read_only", 0)))
++ False
 hosted-server-is-wrong: The eviction policy of a hosted server is no error while there is memory.
 - policy.startswith("volatile")
 + False
