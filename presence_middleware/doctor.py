@@ -103,14 +103,16 @@ def examine(backend: Backend) -> Iterator[Finding]:
 
 
 def version() -> Plan[Finding]:
-    """Check that the server is no older than `FLOORS`."""
-    server = yield from server_facts("server")
+    """Check that the server is no older than `FLOORS`, and no read-only replica."""
+    server = yield from server_facts("default")
     name = str(server.get("server_name", "redis"))
     version = str(server.get(f"{name}_version", server["redis_version"]))
     floor = FLOORS.get(name, FLOORS["redis"])
     is_new = tuple(map(int, re.findall(r"\d+", version)[:2])) >= floor
     remedy = f"{'.'.join(map(str, floor))} or later is required"
-    return Finding.of(is_new, f"server: {name} {version}", remedy)
+    if is_replica := bool(int(server.get("slave_read_only", 0))):
+        remedy = "a read-only replica records nobody; name its primary in PRESENCE_REDIS_URL"
+    return Finding.of(is_new and not is_replica, f"server: {name} {version}", remedy)
 
 
 def clock() -> Plan[Finding]:

@@ -54,6 +54,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         from .credentials import ImportedCredentials
 
         parsers: dict[str, Any] = {
+            "ssl_min_version": int,  # redis-py before 8 leaves it a text, which it then refuses
             **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
             "credential_provider": ImportedCredentials,
         }

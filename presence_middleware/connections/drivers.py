@@ -36,6 +36,9 @@ _POOL_IS_FULL = {"Too many connections", "No connection available."}
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
+# redis-py describes each Sentinel by the options of its connections, before what went wrong there.
+_SENTINELS = re.compile(" : <.* - ", re.DOTALL)
+
 T = TypeVar("T")
 Key = tuple[int, RedisURL]
 """A process id and a URL: a forked child opens its own clients."""
@@ -253,6 +256,9 @@ def translated_error(error: Exception) -> PresenceError:
     if type(error) is TimeoutError:
         return PresenceUnavailable(TOO_LATE)
     if not is_server_error(error):
+        if _SENTINELS.search(str(error)):
+            # The options include passwords, and a traceback shows this error as the cause.
+            error.args = (_SENTINELS.sub(": ", str(error)),)
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
     from redis.exceptions import NoScriptError
 

@@ -610,6 +610,14 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 - return self.pending - self._seen_again >= self._most_pending
 + return False
 
+= redis/test_sentinel.py::test_the_error_of_sentinels_gives_a_reason_and_none_of_their_options
+options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
+- error.args = (_SENTINELS.sub(": ", str(error)),)
++ pass
+password-of-sentinels-is-cut-short: Nothing of a password of the Sentinels is shown.
+- re.compile(" : <.* - ", re.DOTALL)
++ re.compile(" : <.*? - ", re.DOTALL)
+
 = redis/test_slow_reads.py
 timeout-set-for-each-packet: A timeout that is set is not set again, for that is a system call.
 - if timeout != self._applied_timeout:
@@ -767,6 +775,9 @@ admin-shows-an-outage-as-offline: In an outage, the admin's list has dashes.
 lasting-key-is-right: The doctor finds keys that never expire.
 - if int(life) == -1]
 + if int(life) == -3]
+replica-is-right: The doctor reports a replica, on which nobody is recorded.
+- bool(int(server.get("slave_read_only", 0)))
++ False
 hosted-server-is-wrong: The eviction policy of a hosted server is no error while there is memory.
 - policy.startswith("volatile")
 + False

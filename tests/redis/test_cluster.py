@@ -1,5 +1,6 @@
 """A real Cluster: the owners of keys, and recording while nodes are away or keys move."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from tests.support.backends import client_of, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
+from tests.support.servers import ROOT
 from tests.support.stopwatch import Stopwatch
 
 SHARDS = 6
@@ -224,6 +226,23 @@ def test_a_client_of_another_sort_than_the_url_is_refused(
     with pytest.raises(SettingsError, match="not both"):
         Presence(settings, client=client)
     client.close()
+
+
+def test_the_documented_rights_suffice_on_a_cluster(cluster: Cluster, prefix: str) -> None:
+    page = (ROOT / "docs/servers.md").read_text("utf-8")
+    (rights,) = re.findall(r"~presence:\* (.+)", page)
+    (more,) = re.findall(r"On a Cluster, add `(.+?)`", page)
+    for node in cluster.nodes:
+        rules = (f"~{prefix}:*", *rights.split(), more)
+        node.ask("ACL", "SETUSER", prefix, "on", ">password", *rules)
+    url = cluster.url.replace("://", f"://{prefix}:password@")
+    site = Site(cluster, settings_of(cluster, prefix, redis_url=url))
+    site.comes(*PEOPLE)
+    wait_until(site.is_everyone_there)
+    site.presence.forget(PEOPLE[0])
+    assert not site.is_online(PEOPLE[0])
+    site.recorder.close()
+    assert site.recorder.stats().last_error is None
 
 
 def test_the_doctor_looks_at_each_node_and_at_the_balance(

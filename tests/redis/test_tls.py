@@ -67,6 +67,7 @@ class TlsServer(Server):
         mine = f"&ssl_certfile={self.own}&ssl_keyfile={self.own}"
         ca = ca or self.authority
         place = f"{scheme}://site:{PASSWORD}@localhost:{self.port}/0?ssl_ca_certs={ca}"
+        place += "&ssl_min_version=771"
         return place + (mine if own else "")
 
 

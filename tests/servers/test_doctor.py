@@ -137,6 +137,16 @@ def test_the_server_is_checked(check: Any, reply: Any, mark: str, said: str) -> 
     assert (EVICTS in found.what) is (EVICTS in said)
 
 
+def test_a_replica_that_only_reads_is_wrong(own: Server, client: Any, prefix: str) -> None:
+    variables = {"PRESENCE_REDIS_URL": own.url, "PRESENCE_PREFIX": prefix}
+    client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    found = examined(variables)
+    assert found.exit_code == 1
+    assert "a read-only replica records nobody; name its primary" in found.stdout
+    client.execute_command("REPLICAOF", "NO", "ONE")
+    assert examined(variables).exit_code == 0
+
+
 def events_of(backend: Backend, kind: str) -> tuple[bool, str]:
     (found,) = [each for each in doctor.examine(backend) if f"events of {kind}:" in each.what]
     return found.is_right, found.what.partition(": ")[2]
