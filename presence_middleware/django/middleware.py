@@ -81,6 +81,8 @@ class PresenceMiddleware:
         if outer is not None and not outer.is_over:
             return await self._respond(request, outer)
         state.pop(USER, None)  # of an earlier request, if the server uses an environ again
+        if "type" in state:
+            state["root_path"] = request.script_name  # FORCE_SCRIPT_NAME, or that of the server
         if self._board and self._board.below(request.path_info) is not None:
             asked = _request_of(state)
             backend, is_async = self.recorder.backend, self._is_async

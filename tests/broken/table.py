@@ -873,6 +873,9 @@ django-user-is-a-guest:
   A user of a Django site does not count as a guest on a page that loads no session.
 - if request.may_be_user and
 + if False and
+django-script-name-is-unknown: The board and rooms of Django are below FORCE_SCRIPT_NAME.
+- state["root_path"] = request.script_name
++ pass
 django-logout-is-lost in django/middleware.py:
   Whom Django logs out is offline, whoever began the visit.
 - visit.answered(response.status_code)
@@ -927,6 +930,15 @@ flask-login-keeps-the-request: A request of Flask does not live until the garbag
 flask-session-is-accessed: Reading Flask's session adds no `Vary: Cookie`.
 - vars(context)["_session" if "_session" in vars(context) else "session"]
 + context.session
+flask-login-refuses-in-vain: A user whom Flask-Login refuses is a guest.
+- REFUSED if is_refused and item(self.session, "_user_id") else id
++ id
+flask-login-refuses-users-of-other-keys: Flask-Login refuses only its own users.
+- is_refused and item(self.session, "_user_id")
++ is_refused
+falcon-request-is-none: `presence_of` takes a request of Falcon.
+- STATES = ("scope", "environ", "env")
++ STATES = ("scope", "environ")
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 - vars(self._loaded).get("_login_user")
 + None
