@@ -873,6 +873,9 @@ django-user-is-a-guest:
   A user of a Django site does not count as a guest on a page that loads no session.
 - if request.may_be_user and
 + if False and
+django-logs-out-who-is-not-its-user: A logout of Django is not that of the server's user.
+- state[USER] = lambda: None
++ state.pop(USER, None)
 django-script-name-is-unknown: The board and rooms of Django are below FORCE_SCRIPT_NAME.
 - state["root_path"] = request.script_name
 + pass

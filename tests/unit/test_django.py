@@ -449,6 +449,20 @@ def test_a_path_of_presence_logout_is_a_logout_without_a_signal(
     assert site.seen() == []
 
 
+def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open) -> None:
+    """As on a site behind a front end that asks for a password of its own."""
+    site = open_site(logout="/end")
+    views.update({"/": uses_user, "/end": logs_out})
+    site.log_in()
+    site.get()
+    site.presence.touch("ann")
+    transport: Any = site.client._transport
+    app = transport.app
+    transport.app = lambda environ, start: app({**environ, "REMOTE_USER": "ann"}, start)
+    site.get("/end")
+    assert site.seen() == ["ann"]
+
+
 # Tests of a site, and its clients.
 
 
