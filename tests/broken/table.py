@@ -919,6 +919,13 @@ flask-templates-lack-presence: Flask templates have `presence`.
 - @app.context_processor
 flask-logout-is-forgotten in flask.py: A request of Flask that logs out takes its user offline.
 -         visit.log_out()
+flask-logout-is-the-servers: A logout of Flask is that of the user of its session.
+- arrived, self._login = self._login, NOBODY
++ arrived = self._login
+flask-logout-behind-a-login-of-the-server:
+  A logout of Flask counts, also if the server names a user.
+- (login.in_app() or
++ (user or
 flask-logout-of-another-key-is-forgotten:
   A logout of Flask is noticed whatever key of the session has the user.
 - keys = [rule.argument.partition("@")[0] for rule in of_session]

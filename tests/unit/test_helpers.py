@@ -293,6 +293,20 @@ def test_a_logout_of_flask_takes_its_user_offline_unless_it_fails(
     assert Presence(memory).counts()["user"] == online
 
 
+@pytest.mark.parametrize("paths", [(), ("/logout",)])
+def test_a_logout_of_flask_is_that_of_its_session_and_not_of_the_servers_user(
+    paths: tuple[str, ...], memory: Settings
+) -> None:
+    """As on a site behind a front end that asks for a password of its own."""
+    app = flask_site(replace(memory, logout=paths))
+    client, presence = app.test_client(), Presence(memory)
+    presence.touch("the server's")
+    for path in ("/login/ann", "/logout"):
+        client.get(path, environ_base={"REMOTE_USER": "the server's"})
+    app.wsgi_app.recorder.flush()
+    assert [seen.id for seen in presence.online()] == ["the server's"]
+
+
 @pytest.mark.parametrize(
     "rule", ["session:_user_id", "session:member.id", "flask-session:_user_id", "flask-session:id"]
 )
