@@ -8,7 +8,7 @@ from wsgiref.types import WSGIEnvironment
 
 from .connections import Clock
 from .errors import importing
-from .identity.ids import as_id, session_user, walk
+from .identity.ids import No, as_id, item, session_user, walk
 from .lookup import TemplatePresence, template_presence
 from .recorder import Visit
 from .request import SESSION, USER, VISIT, text
@@ -18,6 +18,8 @@ from .wsgi import PresenceMiddleware
 with importing("flask"):
     from flask import Flask, Response, g, has_request_context, request
     from flask.globals import request_ctx
+
+REFUSED = No("Flask-Login has no user, or no active user, with the id in the session")
 
 
 def init_app(
@@ -85,16 +87,23 @@ class Login:
         ids = (as_id(walk(self.session, key)) for key in self._keys)
         return session_user(self.session) or next(filter(None, ids), None)
 
-    def __call__(self) -> str | None:
-        """Return the id of the user who is logged in now, or None.
+    def in_app(self) -> str | None:
+        """Return the id of the user who is logged in to the app now, or None.
 
-        A user without a session has the id that Flask-Login would put into one.
+        A user without a session has the id that Flask-Login would put into one. A session whose
+        user Flask-Login has looked for in vain shows nobody.
         """
-        if id := session_user(self.session):
-            return id
         user = vars(self._loaded).get("_login_user")
+        if id := session_user(self.session):
+            is_refused = not getattr(user, "is_authenticated", True)
+            return REFUSED if is_refused and item(self.session, "_user_id") else id
         id = None if user is None else user.get_id()
-        return str(id) if id else (text(self._server) if self._server else None)
+        return str(id) if id else None
+
+    def __call__(self) -> str | None:
+        """Return the id of the user of the app now, else of the server, or None."""
+        id = self.in_app()
+        return text(self._server) if self._server and not id else id
 
 
 def _begin(keys: Sequence[str]) -> None:
@@ -120,7 +129,7 @@ def _settle(response: Response) -> Response:
         return response
     try:
         user = login()
-        is_logout = login.before and not (user or login.in_session())
+        is_logout = login.before and not (login.in_app() or login.in_session())
     except Exception:  # of the site's user class, which the source `auth` reports
         return response
     if is_logout:

@@ -24,6 +24,7 @@ from . import sessions
 from .addresses import client_address
 from .ids import (
     FindId,
+    No,
     Secrets,
     as_id,
     cookie,
@@ -87,7 +88,12 @@ def auth(attribute: str, _: Secrets) -> FindId:
     """
     if attribute:
         return lambda request: as_id(walk(request.user, attribute, member))
-    return lambda request: user_id(request.user) or session_user(request.session)
+
+    def read(request: Request) -> str | None:
+        user = user_id(request.user)
+        return user if isinstance(user, No) else user or session_user(request.session)
+
+    return read
 
 
 def find_nothing(_: Request) -> None:

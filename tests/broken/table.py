@@ -901,6 +901,12 @@ django-user-is-a-guest:
   A user of a Django site does not count as a guest on a page that loads no session.
 - if request.may_be_user and
 + if False and
+django-logs-out-who-is-not-its-user: A logout of Django is not that of the server's user.
+- state[USER] = lambda: None
++ state.pop(USER, None)
+django-script-name-is-unknown: The board and rooms of Django are below FORCE_SCRIPT_NAME.
+- state["root_path"] = request.script_name
++ pass
 django-logout-is-lost in django/middleware.py:
   Whom Django logs out is offline, whoever began the visit.
 - visit.answered(response.status_code)
@@ -941,6 +947,13 @@ flask-templates-lack-presence: Flask templates have `presence`.
 - @app.context_processor
 flask-logout-is-forgotten in flask.py: A request of Flask that logs out takes its user offline.
 -         visit.log_out()
+flask-logout-is-the-servers: A logout of Flask is that of the user of its session.
+- arrived, self._login = self._login, NOBODY
++ arrived = self._login
+flask-logout-behind-a-login-of-the-server:
+  A logout of Flask counts, also if the server names a user.
+- (login.in_app() or
++ (user or
 flask-logout-of-another-key-is-forgotten:
   A logout of Flask is noticed whatever key of the session has the user.
 - keys = [rule.argument.partition("@")[0] for rule in of_session]
@@ -955,6 +968,15 @@ flask-login-keeps-the-request: A request of Flask does not live until the garbag
 flask-session-is-accessed: Reading Flask's session adds no `Vary: Cookie`.
 - vars(context)["_session" if "_session" in vars(context) else "session"]
 + context.session
+flask-login-refuses-in-vain: A user whom Flask-Login refuses is a guest.
+- REFUSED if is_refused and item(self.session, "_user_id") else id
++ id
+flask-login-refuses-users-of-other-keys: Flask-Login refuses only its own users.
+- is_refused and item(self.session, "_user_id")
++ is_refused
+falcon-request-is-none: `presence_of` takes a request of Falcon.
+- STATES = ("scope", "environ", "env")
++ STATES = ("scope", "environ")
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 - vars(self._loaded).get("_login_user")
 + None

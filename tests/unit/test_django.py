@@ -402,6 +402,20 @@ def test_the_board_needs_no_view_and_is_no_visit(kind: type[Site], open_site: Op
     assert site.recorder.stats().recorded == 1
 
 
+@pytest.mark.parametrize("kind", [kind for kind in OWN if kind.is_asgi])
+def test_the_board_and_rooms_are_below_the_script_name_that_only_django_knows(
+    kind: type[Site], open_site: Open
+) -> None:
+    site = open_site(kind, board_path="/board", rooms="/{area}/t/{topic}, /t/{topic}")
+    views["/t/7"] = respond
+    with override_settings(FORCE_SCRIPT_NAME="/shop"):
+        assert site.client.get(f"/shop{site.views}/t/7").text == "hello"
+        site.recorder.flush()
+        room = {"room": f"{site.views}/t/7"}
+        answer = site.client.get("/shop/board/counts", params=room).json()
+    assert answer == {**room, "counts": {"user": 0, "guest": 1}}
+
+
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not FirstAndLast])
 def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: type[Site], open_site: Open) -> None:
     site = open_site(kind, pulse_path="/pulse", rooms="/t/{topic}")
@@ -433,6 +447,20 @@ def test_a_path_of_presence_logout_is_a_logout_without_a_signal(
     assert site.seen() == ["7"]
     site.get("/end")
     assert site.seen() == []
+
+
+def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open) -> None:
+    """As on a site behind a front end that asks for a password of its own."""
+    site = open_site(logout="/end")
+    views.update({"/": uses_user, "/end": logs_out})
+    site.log_in()
+    site.get()
+    site.presence.touch("ann")
+    transport: Any = site.client._transport
+    app = transport.app
+    transport.app = lambda environ, start: app({**environ, "REMOTE_USER": "ann"}, start)
+    site.get("/end")
+    assert site.seen() == ["ann"]
 
 
 # Tests of a site, and its clients.

@@ -22,7 +22,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
 from fastapi import FastAPI, WebSocket
 from flask.sessions import SessionInterface, SessionMixin
-from flask_login import LoginManager, UserMixin, login_required
+from flask_login import LoginManager, UserMixin, current_user, login_required
 from pyramid.config import Configurator
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
@@ -104,6 +104,7 @@ def wsgi_sources(environ: WSGIEnvironment) -> Iterator[Any]:
     configure_django()
     yield environ
     yield SimpleNamespace(environ=environ)
+    yield SimpleNamespace(env=environ)  # a request of Falcon
     yield flask.Request(environ)
     yield PyramidRequest(environ)
     yield WSGIRequest(environ)
@@ -292,6 +293,20 @@ def test_a_logout_of_flask_takes_its_user_offline_unless_it_fails(
     assert Presence(memory).counts()["user"] == online
 
 
+@pytest.mark.parametrize("paths", [(), ("/logout",)])
+def test_a_logout_of_flask_is_that_of_its_session_and_not_of_the_servers_user(
+    paths: tuple[str, ...], memory: Settings
+) -> None:
+    """As on a site behind a front end that asks for a password of its own."""
+    app = flask_site(replace(memory, logout=paths))
+    client, presence = app.test_client(), Presence(memory)
+    presence.touch("the server's")
+    for path in ("/login/ann", "/logout"):
+        client.get(path, environ_base={"REMOTE_USER": "the server's"})
+    app.wsgi_app.recorder.flush()
+    assert [seen.id for seen in presence.online()] == ["the server's"]
+
+
 @pytest.mark.parametrize(
     "rule", ["session:_user_id", "session:member.id", "flask-session:_user_id", "flask-session:id"]
 )
@@ -337,6 +352,29 @@ def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
     assert [seen.id for seen in presence.online()] == ["ann"]
     presence.forget("ann")
     assert client.get("/api?key=1&ask=1").text == "1"
+
+
+@pytest.mark.parametrize("account", [None, SimpleNamespace(is_authenticated=False)])
+def test_a_user_whom_flask_login_refuses_is_a_guest_despite_a_valid_session(
+    account: object, memory: Settings
+) -> None:
+    """A deleted and a deactivated user. A site may have other users under another key."""
+    app: flask.Flask = flask_site(memory)
+    LoginManager(app).user_loader(lambda _: account)
+    client = app.test_client()
+
+    @app.get("/mine")
+    def mine() -> list[object]:
+        presence = presence_of(flask.request)
+        return [current_user.is_authenticated, presence.counts(), presence.is_online("ann")]
+
+    with client.session_transaction() as session:
+        session["_user_id"] = "ann"
+    assert client.get("/mine").json == [False, {"user": 0, "guest": 1, "bot": 0}, False]
+    client.get("/logout")
+    with client.session_transaction() as session:
+        session["user"] = "ann"
+    assert client.get("/mine").json == [False, {"user": 1, "guest": 1, "bot": 0}, True]
 
 
 ANN = {"_user_id": "ann", "name": "Ann"}
