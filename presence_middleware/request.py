@@ -187,9 +187,7 @@ class WsgiRequest(StateRequest):
         if locate is not None:
             self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
         try:
-            path = state.get("PATH_INFO", "")
-            if mount := state.get("SCRIPT_NAME"):
-                path = mount + path
+            path = state.get("SCRIPT_NAME", "") + state.get("PATH_INFO", "")
             return excluded is not None and not (
                 path in excluded
                 or "HTTP_SEC_PURPOSE" in state

@@ -97,10 +97,13 @@ def parse_proxies(value: object) -> Proxies:
 
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 # 100.64.0.0/10 is of carriers, and of the containers of some clouds.
-_INTERNAL = parse_proxies(
-    "127.0.0.0/8, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 169.254.0.0/16, 100.64.0.0/10, "
-    "::1/128, fc00::/7, fe80::/10, unix"
-)
+_INTERNAL = {
+    name: ip_network(name)
+    for name in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        *("100.64.0.0/10", "::1/128", "fc00::/7", "fe80::/10"),
+    )
+}
 
 
 def parse_prefix(value: object) -> Bits:
@@ -161,29 +164,29 @@ def _forwarded(header: str) -> list[Address | None]:
     return hops[::-1] or [None]
 
 
-def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unnamed"] | None:
+def hidden_clients(
+    request: Request, proxies: Proxies
+) -> tuple[Literal["silent", "unnamed"] | None, str]:
     """Return why the clients of a request's peer cannot be distinguished by their addresses.
 
     `silent` is a peer that may be a proxy, because it is on this host, in a private network or on a
     unix socket, and sends no addresses of its clients. `unnamed` is one that sends them, but that
-    `proxies` does not contain. None stands for all other peers.
+    `proxies` does not contain. None stands for all other peers. Also return the
+    network of such a peer, `unix` for a socket.
     """
-    headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     peer = parse_address(str(request.peer or ""))
-    if peer not in _INTERNAL:
-        return None
+    network = "unix"
+    if peer is not None:
+        network = next((name for name, each in _INTERNAL.items() if peer in each), "")
+    if not network:
+        return None, ""
+    headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     if not headers:
-        return "silent"
+        return "silent", network
     # A server that reads the headers itself has replaced the peer with an address in them.
     is_client = peer and any(str(peer) in text for text in headers)
-    return None if proxies.hops or peer in proxies or is_client else "unnamed"
-
-
-def trusting(peer: str | None, proxies: Proxies) -> str:
-    """Return trusted proxies with the network of a peer, which is on this host or private."""
-    address = parse_address(str(peer or ""))
-    matches = (str(each) for each in _INTERNAL.networks if address and address in each)
-    return ", ".join(filter(None, (str(proxies), next(matches, "unix"))))
+    is_named = proxies.hops or peer in proxies or is_client
+    return None if is_named else "unnamed", network
 
 
 def client_address(request: Request) -> str | None:

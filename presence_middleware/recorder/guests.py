@@ -99,7 +99,7 @@ class Guests:
         """Return whether a request comes from a proxy with clients that cannot be distinguished."""
         if not isinstance(request.address, str | None):
             return True  # a mistake of the server, which no client can cause
-        reason = hidden_clients(request, self._proxies)
+        reason, _ = hidden_clients(request, self._proxies)
         if reason == "silent":
             self._report("silent")
         return bool(reason) or request.address is None

@@ -148,19 +148,20 @@ class Recorder:
 
     # Called by visits, on the path of requests.
 
-    def admit(self, visit: Visit, signal: Signal | None) -> None:
+    def admit(self, visit: Visit, signal: Signal | None, *, is_page: bool) -> None:
         """Decide what a visit is that has just arrived. Add it to `open_visits` if it may count.
 
-        `signal` is what a page said with the request.
+        `signal` is what a page said with the request. `is_page` is true if it is plainly a page.
         """
         visit.signal = signal
-        visit.purpose = self.filter.purpose_of(visit, signal)
+        if not is_page:
+            visit.purpose = self.filter.purpose_of(visit, signal)
         if visit.purpose in UNCOUNTED:
             return
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
-            self.usual_until = self.filter.next_inspection
+            self.usual_until = self.hints.look_at
         self.open_visits[visit] = None
 
     def room_number(self, room: str) -> int | None:

@@ -4,7 +4,6 @@ Prefetches, CORS preflights, passive requests and health checks are not visits, 
 looking at them. Nor is what a page of another site embeds or fetches.
 """
 
-import math
 import re
 from collections.abc import Container
 
@@ -25,15 +24,10 @@ class RequestFilter:
         self._excluded = matching_paths(settings.exclude)
         self._logout = matching_paths(settings.logout)
         self._hints = hints
-        self.special_paths = matching_paths((*settings.exclude, *settings.logout))
-        """Paths that are not visits or that log out. Requests to other paths may be plain."""
+        special = (*settings.exclude, *settings.logout)
         # Under WSGI, a path that is not ASCII has another form until it is decoded.
-        self._inspects_all = not "".join((*settings.exclude, *settings.logout)).isascii()
-
-    @property
-    def next_inspection(self) -> float:
-        """Until when `purpose_of` returns `PAGE` for a plain request, by the recorder's clock."""
-        return -math.inf if self._inspects_all else self._hints.look_at
+        self.special_paths = matching_paths(special) if "".join(special).isascii() else None
+        """Paths that are not visits or that log out; None if no request is plainly a page."""
 
     def purpose_of(self, request: Request, signal: Signal | None = None) -> Purpose:
         """Return what a request is.

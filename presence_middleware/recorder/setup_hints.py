@@ -9,13 +9,14 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from .. import logs
 from ..connections.drivers import Driver
 from ..connections.server import eviction_policy, server_facts
 from ..errors import PresenceError
-from ..identity.addresses import hidden_clients, networks, trusting
+from ..identity.addresses import hidden_clients, networks
 from ..identity.bots import BOT
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
@@ -30,6 +31,7 @@ INSPECTED_REQUESTS, INSPECTED_USERS = 25, 60  # more than VISITS, and than SHARE
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
+MOST_HINTS = 64  # whose text is kept
 USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
 SHARED_BY = 50  # addresses that may have the same id in a window
 DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish users
@@ -51,6 +53,7 @@ class Hint(NamedTuple):
     if_users: bool | None = None
     """Whether users were found on a site with this mistake; None if that does not matter."""
 
+    @lru_cache(MOST_HINTS)  # noqa: B019 - of a tuple
     def of(self, *values: object) -> "Hint":
         """Return this hint with values in place of the braces."""
         message, remedy = self.message.format(*values), self.remedy.format(*values)
@@ -334,8 +337,10 @@ class Mistakes:
 
         `kind` is that of the identity that was found in it.
         """
-        if self.needs_address and hidden_clients(request, self._proxies) == "unnamed":
-            yield HINTS["proxy"].of(trusting(request.peer, self._proxies))
+        if self.needs_address:
+            reason, network = hidden_clients(request, self._proxies)
+            if reason == "unnamed":
+                yield HINTS["proxy"].of(f"{self._proxies}, {network}".removeprefix(", "))
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:

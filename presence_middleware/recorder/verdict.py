@@ -47,11 +47,11 @@ def answer_of(status: int | None) -> Answer:
     return Answer.REDIRECTED if status < 400 else Answer.FAILED
 
 
-ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED}
+ENDS_LOGIN = (Answer.ACCEPTED, Answer.REDIRECTED)
 """The answers to a logout that has succeeded."""
-REFUSES = {Answer.REFUSED}
+REFUSES = (Answer.REFUSED,)
 """The answers after which a request shows no login."""
-REFUSES_AT_THE_END = {Answer.REFUSED, Answer.NONE}
+REFUSES_AT_THE_END = (Answer.REFUSED, Answer.NONE)
 """The same at the end of the request, for an app may raise before it answers."""
 _ACTS = {
     Purpose.PAGE: Act.SEEN,

@@ -832,11 +832,11 @@ first-path-decides: The last path of PRESENCE_EXCLUDE that matches decides.
 + for path in paths if
 pattern-is-no-special-path:
   Whoever has seen many pages is not counted at a path that a pattern excludes, either.
-- self.special_paths = matching_paths((*settings.exclude, *settings.logout))
-+ self.special_paths = frozenset((*settings.exclude, *settings.logout))
+- matching_paths(special) if
++ frozenset(special) if
 excluded-path-is-not-decoded: A path that is not ASCII can be excluded, over WSGI too.
-- self._inspects_all = not "".join((*settings.exclude, *settings.logout)).isascii()
-+ self._inspects_all = False
+- self.special_paths = matching_paths(special) if "".join(special).isascii() else None
++ self.special_paths = matching_paths(special)
 
 = servers/test_processes.py::test_a_stuck_write_is_logged_once_each_time_and_delays_no_request
 stuck-write-fills-the-log: A write that is stuck is logged once.
@@ -1177,7 +1177,7 @@ redirect-accepts-login: A checked login counts only where the response accepts i
 
 = unit/test_verdict.py contract/test_logout.py
 failed-logout-logs-out: A logout that fails takes nobody offline.
-- ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED}
+- ENDS_LOGIN = (Answer.ACCEPTED, Answer.REDIRECTED)
 + ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED, Answer.FAILED}
 
 = unit/test_wrong_questions.py

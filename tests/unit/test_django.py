@@ -461,6 +461,8 @@ def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open
     transport.app = lambda environ, start: app({**environ, "REMOTE_USER": "ann"}, start)
     site.get("/end")
     assert site.seen() == ["ann"]
+    site.get("/end")  # when Django has no user
+    assert "ann" in site.seen()
 
 
 # Tests of a site, and its clients.
