@@ -995,6 +995,9 @@ pyramid-templates-lack-presence: Templates of Pyramid have `presence`.
 + pass
 
 = unit/test_identity.py
+blank-is-somebody: A header or cookie of blanks alone is nobody, also where ids are hashed.
+- "" if value.isspace() else hasher(value)
++ hasher(value)
 named-kind-hides-the-users: A kind that is only named leaves the others users.
 - return named | (login_kinds(readers)
 + return named or (login_kinds(readers)

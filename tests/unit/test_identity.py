@@ -80,7 +80,10 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         *((Request(), None), (said(b"\xff\xfe"), HASHED)),
         *((said("\xfc" * 128), "\xfc" * 128), (said("\xfc" * 129), HASHED)),
     ],
-    "header:Authorization:hashed": [(Request([("Authorization", b"Bearer x")]), HASHED)],
+    "header:Authorization:hashed": [
+        (Request([("Authorization", b"Bearer x")]), HASHED),
+        (Request([("Authorization", b" \t ")]), None),
+    ],
     "cookie:sid:raw": [
         *((cookies("a=1; sid=abc; b=2"), "abc"), (cookies("a=1", "sid=abc"), "abc")),
         *((cookies('a=1;sid="abc" ;b'), "abc"), (cookies("sid=first; sid=second"), "first")),
