@@ -428,6 +428,10 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 + if not is_own:
 
 = redis/test_follow.py
+event-after-a-pause-is-lost:
+  Who begins to follow a site that was asleep for five minutes receives who comes in this moment.
+- number - _size(packed)
++ number
 stream-grows: The stream holds five minutes.
 - local STREAM_SECONDS, MAX_BYTES = 300,
 + local STREAM_SECONDS, MAX_BYTES = 30000,

@@ -222,10 +222,18 @@ def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | Non
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("had_events", [False, True])
 def test_what_comes_before_the_first_answer_of_the_server_is_received(
-    sharded: FollowedSite,
+    sharded: FollowedSite, client: Any, prefix: str, *, had_events: bool
 ) -> None:
     site = sharded
+    if had_events:
+        site.saw("ann", "bob")
+        site.presence.leave("ann")
+        site.presence.leave("bob")
+        for stream in client.scan_iter(f"*{prefix}*:user:changes"):
+            client.xtrim(stream, maxlen=0)  # as five minutes later
+        site.clock.now += 1
 
     class Slow(redis.ConnectionPool):
         """A pool whose first connection takes a while, in which somebody comes."""
