@@ -1017,6 +1017,10 @@ failing-function-shows-whom-it-hides in identity/resolver.py:
 + return False
 
 = unit/test_identity_memory.py
+token-in-a-cookie-is-that-of-another:
+  Who comes with a token in a cookie is not whoever came before from the address.
+- return "cookie" if self.cookie else "authorization"
++ return "authorization"
 identity-is-remembered-too-long: An identity that was found once is looked up again.
 - if 0 < until - time.time() <= REMEMBERED_SECONDS:
 + if until:

@@ -14,7 +14,7 @@ from presence_middleware.identity.bots import LOOKUPS
 from presence_middleware.identity.resolver import IdentityResolver
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
-from tests.security.signed import KEY, at
+from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at
 from tests.support.statuses import FIREFOX, basic
 
 NOW = 1_800_000_000.0
@@ -62,6 +62,23 @@ def test_a_result_is_remembered_for_a_minute(chain: str) -> None:
         counts.append(Counted.reads)
     # A clock that was set back does not make the minute longer.
     assert counts == [1, 1, 1, 2, 2, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_two_users_with_the_same_address_and_browser_are_two(scheme: Scheme) -> None:
+    found = IdentityResolver(
+        parse_chain(f"user={scheme.source}:raw"),
+        secret="a secret of the test's own",
+        session_secrets=(scheme.secret,),
+        bots="off",
+    )
+    users = {
+        name: scheme.request(scheme.make(KEY, {**ANN, "who": name})).views()
+        for name in ("ann", "bob")
+    }
+    for _ in range(2):
+        for name, views in users.items():
+            assert [found.resolve(view)[0] for view in views] == [("user", name)] * 2
 
 
 @pytest.mark.parametrize(
