@@ -1057,6 +1057,9 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 + place = hash((self.peer, self.forwarded))
 
 = unit/test_memory_of_people.py
+erasure-before-a-logout-is-lost: Whoever asked to be erased is, also if a logout is reported first.
+- if act > known.act or at > known.at:
++ if at > known.at:
 late-request-is-lost: A request counts though an older connection was seen just after it.
 - and arrival <= person.arrival and not is_move
 + and not is_move

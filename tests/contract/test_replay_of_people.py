@@ -110,6 +110,11 @@ def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> N
         outage.how = ""
         assert recorder.flush(), recorder.stats()
         expected, presence = in_order(deeds), Presence(site, clock=clock)
+        times = expected.last_seen(int(NOON) * SECOND)
+        for id in ("ann", "bob", "cid"):
+            # What is reported after a later logout is refused, and its time is lost.
+            seen = presence.last_seen(id)
+            assert seen is None or seen.timestamp() * SECOND <= times.get(id, 0), id
         for later in (0, 30, GRACE, 200, 400):
             clock.now = NOON + later
             online = sorted(visitor.id for visitor in presence.online())

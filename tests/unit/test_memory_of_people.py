@@ -2,6 +2,8 @@
 
 from typing import cast
 
+import pytest
+
 from presence_middleware.people import FORGOTTEN, People
 from presence_middleware.stores import Act, Store
 
@@ -60,6 +62,18 @@ def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() ->
     assert again.arrival == 9.9
     known.written([again], set(), 0)
     assert (known.flushed, known.pending, known.dropped["left"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("acts", [(Act.LEFT, Act.ERASED), (Act.ERASED, Act.LEFT)])
+def test_an_erasure_stays_one_in_whatever_order_it_and_a_logout_are_reported(
+    acts: tuple[Act, Act],
+) -> None:
+    for moments in ((20.0, 21.0), (21.0, 20.0), (20.0, 20.0)):
+        known = people()
+        for act, moment in zip(acts, moments, strict=True):
+            known.note(("user", "ann"), moment, moment, act)
+        ((departure,),) = (each.departures for each in known.take(LIMIT))
+        assert (departure.act, departure.at) == (Act.ERASED, max(moments))
 
 
 def test_after_a_loss_those_wait_again_of_whom_something_is_lost() -> None:
