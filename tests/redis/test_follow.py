@@ -247,8 +247,8 @@ def test_what_comes_before_the_first_answer_of_the_server_is_received(
                 time.sleep(0.05)
             return super().get_connection(*given, **more)
 
-    with redis.Redis(connection_pool=Slow.from_url(site.url)) as client:
-        presence = Presence(site.settings, client=client, clock=site.clock)
+    with redis.Redis(connection_pool=Slow.from_url(site.url)) as slow:
+        presence = Presence(site.settings, client=slow, clock=site.clock)
         with presence.events() as events:
             until_read(presence)
             site.saw("bob")
