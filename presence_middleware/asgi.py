@@ -33,7 +33,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Any types of arguments: those of Django and of Channels differ from those of Starlette.
+ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 SEQUENCE = (list, tuple)
 

@@ -43,6 +43,13 @@ class HasScope(Protocol):
     def scope(self) -> Any: ...
 
 
+class HasMeta(Protocol):
+    """A request of Django, under WSGI or ASGI, as `HttpRequest` declares it."""
+
+    @property
+    def META(self) -> Any: ...  # noqa: N802
+
+
 @overload
 def presence_of(source: HasScope) -> AsyncPresence: ...
 @overload
@@ -51,6 +58,8 @@ def presence_of(  # type: ignore[overload-overlap]  # a dict is an environ, not 
 ) -> Presence: ...
 @overload
 def presence_of(source: Mapping[str, Any]) -> AsyncPresence: ...
+@overload
+def presence_of(source: HasMeta) -> Any: ...
 def presence_of(source: Any) -> Presence | AsyncPresence:
     """Return the reader of a request, whose answers include the request itself.
 
@@ -58,7 +67,7 @@ def presence_of(source: Any) -> Presence | AsyncPresence:
     of Flask, Pyramid, Django, Starlette or FastAPI, a WebSocket, a consumer of Channels. The server
     decides on the class: `Presence` under WSGI and `AsyncPresence` under ASGI, also in a
     synchronous view, which calls it with `asgiref.sync.async_to_sync`. For a type checker, a `dict`
-    is an environ and any other mapping a scope.
+    is an environ and any other mapping a scope; the reader of an `HttpRequest` is `Any`.
 
     Raises `NotWrapped` if the middleware has not seen the request, and `QueryError` for another
     `source`.
@@ -67,7 +76,7 @@ def presence_of(source: Any) -> Presence | AsyncPresence:
     return reader
 
 
-def visit_of(source: HasScope | HasEnviron | Mapping[str, Any]) -> Visit:
+def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Visit:
     """Return the visit of a request, with which a layer or handler calls `identify`.
 
     `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`. Raises

@@ -1,7 +1,7 @@
 """The line of `MIDDLEWARE` that counts the visitors of a Django site, and a layer for Channels."""
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from inspect import getattr_static
 from typing import Any
@@ -102,6 +102,8 @@ class PresenceMiddleware:
         if response.streaming:
             response._resource_closers.append(visit.end)
             finalize(response, visit.abandon)  # Django does not close it after all errors
+            if response.is_async:
+                response.streaming_content = _until_end(response.streaming_content, visit)
         else:
             visit.end()
         return response
@@ -127,6 +129,19 @@ class PresenceMiddleware:
         finally:
             # The visit may last longer than the request, and must not refer to it.
             state[USER] = partial(_account_of, _loaded_user(request, visit))
+
+
+async def _until_end(stream: AsyncIterator[bytes], visit: Visit) -> AsyncIterator[bytes]:
+    """Yield the parts of a stream, and end the visit with it.
+
+    Under ASGI, Django does not close a response whose stream fails, and the error keeps it until
+    the garbage collector runs.
+    """
+    try:
+        async for part in stream:
+            yield part
+    finally:
+        visit.end()
 
 
 class IdentifyWebSocketUser:

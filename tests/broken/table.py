@@ -921,6 +921,9 @@ django-stream-ends-early: A streaming response of Django keeps its visit open un
 django-stream-is-lost: A response of Django that is dropped unclosed ends its visit.
 - finalize(response, visit.abandon)
 + None
+django-stream-fails: A stream of Django that fails ends its visit at once, under ASGI.
+- response.streaming_content = _until_end(
++ _until_end(
 django-request-is-kept: A request of Django is freed without the garbage collector.
 - state[USER] = partial(_account_of, _loaded_user(request, visit))
 + pass

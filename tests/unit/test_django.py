@@ -320,6 +320,27 @@ def test_a_streaming_response_is_open_until_it_is_closed(kind: type[Site], open_
     assert not site.recorder.open_visits
 
 
+def test_a_stream_that_fails_ends_its_visit_before_it_is_closed(open_site: Open) -> None:
+    async def parts() -> Any:
+        yield b"hello"
+        raise OSError("no further part")
+
+    async def view(_: HttpRequest) -> HttpResponse:
+        return StreamingHttpResponse(parts())
+
+    async def respond() -> None:
+        response = await PresenceMiddleware(view)(request)
+        with pytest.raises(OSError, match="no further part"):
+            [part async for part in response]
+        assert site.seen() == ["guest"]
+        assert not site.recorder.open_visits  # though the error keeps the response
+        response.close()
+
+    site = open_site()
+    request = AsyncRequestFactory().get("/", headers={"user-agent": FIREFOX})
+    asyncio.run(respond())
+
+
 class Dropped:
     """A layer of which Django never closes the response."""
 

@@ -7,7 +7,7 @@ import json
 import sys
 import weakref
 from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, assert_type
@@ -157,10 +157,27 @@ def test_an_object_that_is_no_request_is_refused(source: Any) -> None:
         visit_of(source)
 
 
+class DjangoRequest:
+    """Django's `HttpRequest`, as django-stubs declares it: neither `environ` nor `scope`."""
+
+    META: dict[str, Any]
+
+
+async def django_asgi(
+    scope: dict[str, Any],
+    receive: Callable[[], Awaitable[Mapping[str, Any]]],
+    send: Callable[[Mapping[str, Any]], Awaitable[None]],
+) -> None:
+    """Django's `ASGIHandler`, as django-stubs declares it."""
+
+
 def check_types(
     environ: WSGIEnvironment, own: HasEnviron, scope: Scope, starlette: Request, socket: WebSocket
 ) -> None:
     """Only mypy runs this."""
+    assert_type(presence_of(DjangoRequest()), Any)
+    assert_type(visit_of(DjangoRequest()), Visit)
+    assert_type(asgi.PresenceMiddleware(django_asgi).presence, AsyncPresence)
     assert_type(presence_of(environ), Presence)
     assert_type(presence_of(own), Presence)
     assert_type(presence_of(scope), AsyncPresence)
