@@ -375,6 +375,9 @@ lifespan-ends-without-writing: At the shutdown of an ASGI server, everything is 
 + pass
 
 = redis/test_changing_credentials.py
+class-of-credentials-is-an-object: A class may be named as the provider of credentials.
+- isinstance(provider, type) or not hasattr(provider, "get_credentials")
++ not hasattr(provider, "get_credentials")
 errors-of-credentials-are-shown in connections/credentials.py:
   What a provider of credentials raises may contain a token, and is not shown.
 - raised {type(error).__name__}

@@ -47,6 +47,8 @@ def tokens(tmp_path: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> I
     module: Any = ModuleType("iam_of_the_site")
     module.provider, module.url = tokens, server.url
     module.make = lambda: tokens
+    method = {"get_credentials": lambda _: tokens.get_credentials()}
+    module.Provider = type("Provider", (redis.CredentialProvider,), method)
     monkeypatch.setitem(sys.modules, "iam_of_the_site", module)
     yield tokens
     tokens.admin.close()
@@ -58,7 +60,7 @@ def site(provider: str, **settings: str) -> Settings:
     return Settings.from_env({}, redis_url=url, identity="user=auth", **settings)
 
 
-@pytest.mark.parametrize("provider", ["provider", "make"])
+@pytest.mark.parametrize("provider", ["provider", "make", "Provider"])
 def test_each_new_connection_asks_for_the_credentials_of_the_moment(
     tokens: Tokens, provider: str
 ) -> None:
