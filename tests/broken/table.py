@@ -464,6 +464,9 @@ iterator-takes-the-wake-up-of-another:
 place-that-was-dropped-is-the-end: Whoever is behind the page reads the streams.
 - place.is_behind, place.next = True, None
 + place.next = None
+page-stays-full: What is new is in the page, however much it had before.
+- self._size -= chunk.size
++ pass
 page-without-bound: The page of the newest events has a bounded size.
 - (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest)
 + self._chunks[0][0].read_at < oldest
@@ -1140,6 +1143,9 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 + return None
 
 = unit/test_settings.py
+socket-without-a-path: The URL of a socket has a path.
+- if not parts.path.startswith("/") or parts.hostname:
++ if parts.hostname:
 credential-is-stored: A credential cannot be stored as an id.
 - if (name == "django-session" or rule.front_header in CREDENTIAL_HEADERS) and not hashed:
 + if name == "django-session" and not hashed:

@@ -185,13 +185,17 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
 def test_a_loop_receives_more_joins_than_a_page_has(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams_module, "PAGE_BYTES", streams_module.PAGE_BYTES // 20)
+    monkeypatch.setattr(streams_module, "PAGE_BYTES", streams_module.PAGE_BYTES // 40)
     with site.presence.events() as slow, site.presence.events() as events:
         until_read(site.presence)
         crowd = [f"user{number}" for number in range(5000)]
         site.saw(*crowd)
         assert {next(events).id for _ in crowd} == set(crowd)
         assert {next(slow).id for _ in crowd} == set(crowd), "also from behind the page"
+        end = site.presence.backend.feed("user").page.end
+        site.saw("late")
+        assert next(events).id == "late"
+        assert not end.is_behind, "what is new is in the page again"
 
 
 @pytest.mark.parametrize("among", [None, ["user7"]])

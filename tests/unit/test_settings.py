@@ -28,7 +28,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("redis://host:0/0", "redis://host:70000", "redis://host/name", "redis://h?no=1"),
             *("redis+sentinel://host", "redis+sentinel://host:0/site", "redis+sentinel://h,/site"),
             *("redis+sentinel://host/site/name", "redis+sentinel://host/site?no=1"),
-            *("unix://relative", "embedded://no/such name", "redis://[::1/0", "://host"),
+            *("unix://", "unix://relative", "embedded://no/such name", "redis://[::1/0", "://host"),
             *("redis://h?socket_timeout=x", "redis://h?socket_connect_timeout=0", "redis://h?db=a"),
             *("redis://h?max_connections=0", "redis://h?protocol=4", "redis://h?ssl_ca_certs=a"),
             *("rediss://h?ssl_cert_reqs=maybe", "rediss://h?ssl_no=1", "unix:///no?ssl_ca_path=a"),
