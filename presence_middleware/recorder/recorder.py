@@ -148,14 +148,13 @@ class Recorder:
 
     # Called by visits, on the path of requests.
 
-    def admit(self, visit: Visit, signal: Signal | None, *, is_page: bool) -> None:
+    def admit(self, visit: Visit, signal: Signal | None) -> None:
         """Decide what a visit is that has just arrived. Add it to `open_visits` if it may count.
 
-        `signal` is what a page said with the request. `is_page` is true if it is plainly a page.
+        `signal` is what a page said with the request.
         """
         visit.signal = signal
-        if not is_page:
-            visit.purpose = self.filter.purpose_of(visit, signal)
+        visit.purpose = self.filter.purpose_of(visit, signal)
         if visit.purpose in UNCOUNTED:
             return
         if not self.worker.is_started:

@@ -51,7 +51,7 @@ class Recording(Protocol):
 
     @property
     def stamp(self) -> Callable[[], float]: ...
-    def admit(self, visit: "Visit", signal: Signal | None, *, is_page: bool) -> None: ...
+    def admit(self, visit: "Visit", signal: Signal | None) -> None: ...
     def record(  # noqa: PLR0917
         self,
         who: Who,
@@ -113,12 +113,11 @@ class Visit(StateRequest):
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
         is_plain = self.arrive(state, recorder.resolver.locate, recorder.filter.special_paths)
-        is_page = is_plain and signal is None
-        if is_page and self.arrival < recorder.usual_until:
+        if is_plain and signal is None and self.arrival < recorder.usual_until:
             self.is_usual = True
             recorder.open_visits[self] = None
         else:
-            recorder.admit(self, signal, is_page=is_page)
+            recorder.admit(self, signal)
             self.note_login()
         rooms = self.backend.rooms
         if rooms is not None and self.purpose not in UNCOUNTED:
