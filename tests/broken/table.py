@@ -771,6 +771,13 @@ secret-in-the-configuration: `presence config` shows no secret.
 - if not setting.repr:  # a secret
 + if False:
 
+= servers/test_command_terminal.py
+terminal-is-silent: At a terminal, a command that has changed something prints what.
+- if is_terminal():
+-         line(text)
++ if not is_terminal():
++         line(text)
+
 = servers/test_command_wait.py
 wait-ends-in-an-outage in cli/commands.py: `presence wait` goes on through an outage.
 - failure = error
@@ -948,6 +955,9 @@ django-account-is-queried: Identifying a loaded account makes no database query.
 + return getattr(user, name, None)
 
 = unit/test_explain.py
+header-without-a-name: A header of `presence explain` has a name.
+- if not colon or not name.strip():
++ if not colon:
 explain-shows-a-value: A reason names keys of a session, and no value.
 - keys = sorted(map(str, found))
 + keys = sorted(map(str, found.values()))

@@ -63,4 +63,5 @@ def test_forget_asks_for_confirmation(variables: dict[str, str], presence: Prese
             terminal.wait_for("Erase user ann, and when they were last seen? [y/N]:")
             terminal.press(f"{answer}\n")
             assert terminal.end() == status
+            assert ("user ann is erased." in terminal.text) is (status == 0)
     assert presence.last_seen("ann") is None
