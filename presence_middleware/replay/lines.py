@@ -107,7 +107,7 @@ def _parse_text(line: bytes) -> Line | None:
         return None
     address, user, minute, second, zone, method, target, status, referer, agent = match.groups()
     try:
-        at = _minute_seconds(minute, zone) + int(second)
+        at = _local_seconds(minute, second, zone)
     except ValueError:  # such as the 31st of February
         return None
     fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
@@ -145,11 +145,16 @@ def _unescaped(written: str) -> str:
     )
 
 
+def _local_seconds(minute: str, second: str, zone: str) -> int:
+    """Return the seconds since the epoch of the parts of a time. Raises `ValueError`."""
+    return _minute_seconds(minute, zone) + int(second)
+
+
 @lru_cache(maxsize=1024)
 def _minute_seconds(minute: str, zone: str) -> int:
     """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`.
 
-    Names of months are English, whatever the locale of this process. Raises `ValueError`.
+    Names of months are English, whatever the locale of this process.
     """
     day, month, rest = minute.split("/")
     moment = f"{day} {_MONTHS.index(month) + 1} {rest} {zone}"
@@ -187,8 +192,7 @@ def _seconds(time: Any) -> int:
         seconds = float(time)
     except ValueError:
         if local := _LOCAL_TIME(time):
-            minute, second, zone = local.groups()
-            return _minute_seconds(minute, zone) + int(second)
+            return _local_seconds(*local.groups())
         seconds = datetime.fromisoformat(time).timestamp()
     # Caddy may write milliseconds.
     return int(seconds / 1000 if seconds > MOST_SECONDS else seconds)
