@@ -65,9 +65,13 @@ class Proxies:
         return bool(self.hops or self.networks or self.unix)
 
     def __contains__(self, address: Address | None) -> bool:
+        return self.network_of(address) is not None
+
+    def network_of(self, address: Address | None) -> Network | Literal["unix"] | None:
+        """Return the network of a trusted peer; None for others. A unix socket has no address."""
         if address is None:
-            return self.unix
-        return any(address in network for network in self.networks)
+            return "unix" if self.unix else None
+        return next((network for network in self.networks if address in network), None)
 
     def client(self, peer: Address | None, hops: list[Address | None]) -> Address | None:
         """Return the client behind `hops`, of which the last is the nearest."""
@@ -97,13 +101,10 @@ def parse_proxies(value: object) -> Proxies:
 
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 # 100.64.0.0/10 is of carriers, and of the containers of some clouds.
-_INTERNAL = {
-    name: ip_network(name)
-    for name in (
-        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
-        *("100.64.0.0/10", "::1/128", "fc00::/7", "fe80::/10"),
-    )
-}
+_INTERNAL = parse_proxies(
+    "127.0.0.0/8, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 169.254.0.0/16, 100.64.0.0/10, "
+    "::1/128, fc00::/7, fe80::/10, unix"
+)
 
 
 def parse_prefix(value: object) -> Bits:
@@ -166,20 +167,18 @@ def _forwarded(header: str) -> list[Address | None]:
 
 def hidden_clients(
     request: Request, proxies: Proxies
-) -> tuple[Literal["silent", "unnamed"] | None, str]:
+) -> tuple[Literal["silent", "unnamed"] | None, Network | Literal["unix"] | None]:
     """Return why the clients of a request's peer cannot be distinguished by their addresses.
 
     `silent` is a peer that may be a proxy, because it is on this host, in a private network or on a
     unix socket, and sends no addresses of its clients. `unnamed` is one that sends them, but that
-    `proxies` does not contain. None stands for all other peers. Also return the
-    network of such a peer, `unix` for a socket.
+    `proxies` does not contain. None stands for all other peers. Also return the network of the
+    peer, if it may be a proxy.
     """
     peer = parse_address(str(request.peer or ""))
-    network = "unix"
-    if peer is not None:
-        network = next((name for name, each in _INTERNAL.items() if peer in each), "")
-    if not network:
-        return None, ""
+    network = _INTERNAL.network_of(peer)
+    if network is None:
+        return None, None
     headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     if not headers:
         return "silent", network

@@ -315,6 +315,7 @@ class Mistakes:
 
     def __init__(self, settings: Settings) -> None:
         chain, self._proxies = settings.identity, settings.trusted_proxies
+        self._named = f"{self._proxies}, " if self._proxies else ""
         self.users = user_kinds(chain)
         """The kinds of users."""
         self.needs_address = any(rule.source in ("ip", "visitor") for rule in chain)
@@ -340,7 +341,7 @@ class Mistakes:
         if self.needs_address:
             reason, network = hidden_clients(request, self._proxies)
             if reason == "unnamed":
-                yield HINTS["proxy"].of(f"{self._proxies}, {network}".removeprefix(", "))
+                yield HINTS["proxy"].of(f"{self._named}{network}")
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
