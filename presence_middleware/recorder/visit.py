@@ -209,10 +209,10 @@ class Visit(StateRequest):
         is_uncounted = self.purpose in UNCOUNTED
         self.purpose = Purpose.EXCLUDED_LOGOUT if is_uncounted else Purpose.LOGOUT
         self.is_usual = False
+        users = self.recorder.resolver.user_kinds
         # The server may have named another user when the request arrived.
-        arrived, self._login = self._login, NOBODY
-        self.note_login()
-        self._login = earlier_login(self._login, arrived, self.recorder.resolver.user_kinds)
+        now = earlier_login(NOBODY, self._resolve(), users)
+        self._login = earlier_login(now, self._login, users)
 
     def answered(self, status: int | None) -> None:
         """Set the status of the response, before any of it is sent; None if it is not a number.

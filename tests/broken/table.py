@@ -971,8 +971,8 @@ flask-templates-lack-presence: Flask templates have `presence`.
 flask-logout-is-forgotten in flask.py: A request of Flask that logs out takes its user offline.
 -         visit.log_out()
 flask-logout-is-the-servers: A logout of Flask is that of the user of its session.
-- arrived, self._login = self._login, NOBODY
-+ arrived = self._login
+- now = earlier_login(NOBODY, self._resolve(), users)
++ now = earlier_login(self._login, self._resolve(), users)
 flask-logout-behind-a-login-of-the-server:
   A logout of Flask counts, also if the server names a user.
 - (login.in_app() or
@@ -998,8 +998,8 @@ flask-login-refuses-users-of-other-keys: Flask-Login refuses only its own users.
 - is_refused and item(self.session, "_user_id")
 + is_refused
 falcon-request-is-none: `presence_of` takes a request of Falcon.
-- STATES = ("scope", "environ", "env")
-+ STATES = ("scope", "environ")
+- for state in (scope, environ, getattr(source, "env", None), source):
++ for state in (scope, environ, source):
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 - vars(self._loaded).get("_login_user")
 + None
