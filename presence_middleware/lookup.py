@@ -19,9 +19,6 @@ from .request import READER, VISIT
 TEMPLATE = "presence_middleware.template"
 """The key of a request's `TemplatePresence` in its environ or scope."""
 
-STATES = ("scope", "environ", "env")
-"""The attributes of requests that may be the environ or scope; `env` is Falcon's under WSGI."""
-
 MOST_REPORTS = 20  # questions that a process logs
 _reported: set[str] = set()
 
@@ -89,9 +86,11 @@ def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Vis
 def state_of(source: object) -> Mapping[str, Any]:
     """Return the environ or scope of a request, which need not have passed the middleware.
 
-    `source` is one of both, or an object with one of `STATES`. Raises `QueryError` for another.
+    `source` is one of both, or an object with `.environ` or `.scope`, or with the `.env` of Falcon
+    under WSGI. Raises `QueryError` for another.
     """
-    for state in (*(getattr(source, name, None) for name in STATES), source):
+    scope, environ = getattr(source, "scope", None), getattr(source, "environ", None)
+    for state in (scope, environ, getattr(source, "env", None), source):
         if isinstance(state, Mapping):
             return state
     raise QueryError(

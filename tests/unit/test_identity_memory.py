@@ -22,10 +22,15 @@ GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.
 
 
 def make(
-    chain: str, *, secret: str = "a secret of the test's own", bots: str = "off", **more: Any
+    chain: str,
+    *,
+    secret: str = "a secret of the test's own",
+    session_secret: str = KEY,
+    bots: str = "off",
+    **more: Any,
 ) -> IdentityResolver:
     return IdentityResolver(
-        parse_chain(chain), secret=secret, session_secrets=(KEY,), bots=bots, **more
+        parse_chain(chain), secret=secret, session_secrets=(session_secret,), bots=bots, **more
     )
 
 
@@ -66,12 +71,7 @@ def test_a_result_is_remembered_for_a_minute(chain: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_two_users_with_the_same_address_and_browser_are_two(scheme: Scheme) -> None:
-    found = IdentityResolver(
-        parse_chain(f"user={scheme.source}:raw"),
-        secret="a secret of the test's own",
-        session_secrets=(scheme.secret,),
-        bots="off",
-    )
+    found = make(f"user={scheme.source}:raw", session_secret=scheme.secret)
     users = {
         name: scheme.request(scheme.make(KEY, {**ANN, "who": name})).views()
         for name in ("ann", "bob")
