@@ -232,6 +232,9 @@ hidden-kind-is-shown: The board shows the number of invisible people only with t
 + if path in NEED_TOKEN:
 
 = contract/test_logout.py
+logout-after-the-login-is-cleared: Who was logged in at arrival is logged out, also if said late.
+- self._login = earlier_login(now, self._login, users)
++ self._login = now
 foreign-page-logs-out: A page of another site logs nobody out.
 - may_log_out = not is_cross_site and
 + may_log_out =
@@ -1100,6 +1103,9 @@ regular-fills-the-memory: Somebody who comes again takes no further room among t
 + if self._room:
 
 = unit/test_notices.py
+remedy-forgets-a-proxy: The remedy for a proxy without a name keeps those that have one.
+- self._named = f"{self._proxies}, " if self._proxies else ""
++ self._named = ""
 hint-after-a-single-visit: A single visit with a stale cookie is not reported, however long ago.
 - is_old = visits >= FEW_VISITS and
 + is_old =

@@ -55,6 +55,11 @@ def identify_and_forget(state: State) -> None:
     state["presence_middleware.visit"].identify(None)
 
 
+def forget_and_say_so(state: State) -> None:
+    forget(state)
+    state["presence_middleware.visit"].log_out()
+
+
 def log_in(state: State) -> None:
     state.update({"REMOTE_USER": "ann", "user": "ann"})
 
@@ -121,6 +126,10 @@ CASES = {
     # Who it is. The app forgets who was logged in at arrival before it answers.
     "at arrival": Case(
         Call(path="/logout", state=LOGGED_IN, before=forget), visit=Call(state=LOGGED_IN)
+    ),
+    "at arrival, and a layer says so late": Case(
+        Call(path="/logout", state=LOGGED_IN, before=forget_and_say_so),
+        visit=Call(state=LOGGED_IN),
     ),
     "by a layer": Case(Call(path="/logout", before=identify), visit=Call(before=identify)),
     "by a layer that forgets": Case(

@@ -521,6 +521,12 @@ def test_few_requests_are_inspected(site: Open) -> None:
     assert PROXY in one.said[0]
 
 
+def test_the_remedy_for_a_proxy_keeps_the_proxies_that_are_set(site: Open) -> None:
+    one = site(trusted_proxies="192.168.0.0/16, unix")
+    one.ask(over_wsgi("10.0.0.1", **HOPS), times=VISITS)
+    assert 'PRESENCE_TRUSTED_PROXIES="192.168.0.0/16, unix, 10.0.0.0/8"' in one.said[0]
+
+
 def test_each_kind_that_is_full_is_reported(site: Open) -> None:
     one = site("user=auth, staff=header:X-Staff, guest=visitor", max_members=2)
     one.ask(*(over_wsgi(user=f"{VALUE}{number}") for number in range(3)))
