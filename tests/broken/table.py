@@ -899,6 +899,9 @@ crawler-wins-over-a-login: A login wins over a crawler.
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 - if error.errno != errno.ENOSPC:
 + if True:
+any-missing-module-is-the-extra: A command without a module of ours does not advise the extra.
+- if error.name not in {"click", "rich"}:
++ if False:
 closed-output-is-a-traceback in cli/__init__.py: A command runs with a closed standard output.
 - if getattr(sys, name) is None:
 + if False:

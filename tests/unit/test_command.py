@@ -30,18 +30,27 @@ def test_commands_never_start_a_server(tmp_path: Path) -> None:
     assert not (tmp_path / "site").exists()
 
 
-def test_without_click_the_command_names_the_package_to_install() -> None:
-    program = (
-        "import sys; sys.modules['click'] = None; from presence_middleware.cli import main; main()"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
-    )
-    assert ended.returncode == 2
-    assert "pip install 'presence_middleware[cli]'" in ended.stderr
-
-
 MAIN = "from presence_middleware.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("missing", "status", "text"),
+    [
+        ("click", 2, "pip install 'presence_middleware[cli]'"),
+        ("presence_middleware.doctor", 1, "import of presence_middleware.doctor halted"),
+    ],
+)
+def test_the_command_names_the_package_that_is_missing(
+    missing: str, status: int, text: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{missing!r}] = None; {MAIN}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == status
+    assert text in ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
