@@ -106,16 +106,18 @@ class PresenceMiddleware:
         if signal is not None and signal.is_own:
             await self._take_pulse(scope, receive, send, visit)
             return
+        inner = scope
         if not visit.is_usual and visit.needs_status:
             send = _noting(send, visit)
+            if visit.is_logout:
+                inner = visit.state = _LogoutScope(scope)
         if is_http and visit.purpose is not NO_VISIT:
             send = _send_and_end(send, visit)
         try:
-            if not visit.is_usual and visit.is_logout:
-                await self._log_out(scope, receive, send, visit)
-            else:
-                await self.app(scope, receive, send)
+            await self.app(inner, receive, send)
         finally:
+            if inner is not scope:
+                scope.update(inner)  # outer layers may read keys that inner layers set
             visit.end()
 
     async def _take_pulse(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
@@ -140,14 +142,6 @@ class PresenceMiddleware:
         headers = raw_headers(EMPTY) + cookies
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body"})
-
-    async def _log_out(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
-        """Call the app with a scope that has the visit remember the user who is logged in."""
-        watched = visit.state = _LogoutScope(scope)
-        try:
-            await self.app(watched, receive, send)
-        finally:
-            scope.update(watched)  # outer layers may read keys that inner layers set
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what is no visit, such as the lifespan of the server.

@@ -523,7 +523,7 @@ def test_few_requests_are_inspected(site: Open) -> None:
 
 def test_the_remedy_for_a_proxy_keeps_the_proxies_that_are_set(site: Open) -> None:
     one = site(trusted_proxies="192.168.0.0/16, unix")
-    one.ask(over_wsgi("10.0.0.1", **HOPS), times=VISITS)
+    one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"), times=VISITS)
     assert 'PRESENCE_TRUSTED_PROXIES="192.168.0.0/16, unix, 10.0.0.0/8"' in one.said[0]
 
 
