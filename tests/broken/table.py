@@ -154,14 +154,12 @@ lost-client-is-hidden-from-the-app: An ASGI app learns that a message could not 
 +         except OSError:
 +             result = None
 error-of-the-app-is-swallowed: An error of an ASGI app reaches the server.
--                 await self.app(scope, receive, send)
 -         finally:
--             visit.end()
-+                 await self.app(scope, receive, send)
+-             if inner is not scope:
 +         except Exception:
 +             pass
 +         finally:
-+             visit.end()
++             if inner is not scope:
 lifespan-is-not-the-apps: The app receives the lifespan of the server.
 - await self.app(scope, receive_and_close if is_lifespan else receive, send)
 + await receive_and_close()
@@ -232,6 +230,9 @@ hidden-kind-is-shown: The board shows the number of invisible people only with t
 + if path in NEED_TOKEN:
 
 = contract/test_logout.py
+logout-hides-what-inner-layers-set: Outer layers read what inner layers put into the scope.
+- scope.update(inner)
++ pass
 logout-after-the-login-is-cleared: Who was logged in at arrival is logged out, also if said late.
 - self._login = earlier_login(now, self._login, users)
 + self._login = now

@@ -296,6 +296,21 @@ def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
     assert online(site()) == [ANN]
 
 
+@pytest.mark.parametrize("path", ["/", "/logout"])
+def test_outer_layers_read_what_inner_layers_have_set(path: str, site: Site) -> None:
+    async def app(scope: State, _: Any, __: Any) -> None:
+        scope["route"] = "found"
+        raise ValueError("boom")
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "path": path, "headers": []}
+    with pytest.raises(ValueError, match="boom"):
+        asyncio.run(asgi.PresenceMiddleware(app, settings=site())(scope, never, never))
+    assert scope["route"] == "found"
+
+
 @both
 def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> None:
     ask(site(), Call(HEADER))
