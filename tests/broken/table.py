@@ -1212,6 +1212,9 @@ client-ids-are-stored-as-they-are: What a client chose is stored hashed.
 + hashed = form == "hashed"
 
 = unit/test_svg.py
+label-beyond-the-edge: The label of a peak at an edge is in the picture.
+- anchor = "end" if x > right - 60 else "start" if x < left + 60 else "middle"
++ anchor = "middle"
 markup-in-a-chart: A kind is drawn as text.
 - return escape(f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}")
 + return f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}"

@@ -111,6 +111,13 @@ def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     assert paths(single, "key") == []
 
 
+@pytest.mark.parametrize(("at", "anchor"), [(0, "start"), (30, "middle"), (59, "end")])
+def test_the_label_of_a_peak_at_an_edge_stays_in_the_picture(at: int, anchor: str) -> None:
+    chart = parsed(line(*[1] * at, 7, *[1] * (59 - at)))
+    (label,) = (each for each in chart.iter() if each.get("class") == "label")
+    assert label.get("text-anchor") == anchor
+
+
 def test_without_points_there_is_an_empty_chart() -> None:
     for lines in ([], [Series("user", [], None)]):
         chart = parsed(*lines)
