@@ -96,7 +96,10 @@ class LostData:
         """
         last = self._writes.get(shard)
         self._writes[shard] = LastWrite(write.moment / 1e6, stamp, stamp)
-        return last is not None and stamp - last.stamp <= self._window and last.is_lost(previous)
+        if last is None or stamp - last.stamp > self._window or not last.is_lost(previous):
+            return False
+        self._generation = -1  # the other shards are checked when `find` is called next
+        return True
 
     def find(self, driver: Driver, stamp: float) -> list[Store]:
         """Check the shards that were not checked lately; return the shards that lost data.

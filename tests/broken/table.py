@@ -486,8 +486,11 @@ lost-data-is-not-noticed: What a server lost is written again.
 - return stored is None or stored < self.moment
 + return False
 silence-is-taken-for-loss: A process that was silent for a window has lost nothing.
-- return last is not None and stamp - last.stamp <= self._window and
-+ return last is not None and
+- if last is None or stamp - last.stamp > self._window or
++ if last is None or
+loss-in-another-shard-waits: A loss that a write shows is looked for in all shards at once.
+- self._generation = -1  # the other
++ # the other
 empty-set-keeps-its-writers: A set that was evicted alone is noticed.
 - redis.call('DEL', writers, bye)
 

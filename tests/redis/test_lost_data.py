@@ -122,6 +122,20 @@ def test_a_cluster_node_that_lost_its_data_gets_its_shards_again(
     assert worker.recorder.stats().recorded < 100, "no more than was lost"
 
 
+def test_a_loss_that_a_write_shows_is_looked_for_in_all_shards(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker, names = start(own.url, shards=6), [f"user{n}" for n in range(60)]
+    worker.saw(*names)
+    worker.looks()
+    client.flushall()
+    worker.clock.now += 1
+    worker.did("user0")
+    worker.recorder.run_once()
+    worker.writes()
+    assert worker.online() == sorted(names)
+
+
 def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Start) -> None:
     worker = start(own.url)
     worker.saw("ann", "bob")
