@@ -1046,6 +1046,9 @@ failing-function-shows-whom-it-hides in identity/resolver.py:
 + return False
 
 = unit/test_identity_memory.py
+memory-of-headers-without-bound: A process remembers who is meant by a bounded number of headers.
+- if len(known) >= REMEMBERED:
++ if False:
 token-in-a-cookie-is-that-of-another:
   Who comes with a token in a cookie is not whoever came before from the address.
 - return "cookie" if self.cookie else "authorization"

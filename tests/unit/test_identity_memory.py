@@ -2,6 +2,7 @@
 
 import base64
 import time
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import jwt
 import pytest
 from itsdangerous import TimestampSigner
 
+from presence_middleware.identity import resolver
 from presence_middleware.identity.addresses import WHOLE, locator, parse_proxies
 from presence_middleware.identity.bots import LOOKUPS
 from presence_middleware.identity.resolver import IdentityResolver
@@ -55,6 +57,21 @@ class Counted(WsgiRequest):
     def header(self, name: str) -> str | None:
         Counted.reads += 1
         return super().header(name)
+
+
+def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolver, "REMEMBERED", 100)
+    found = make("guest=cookie:sid")
+    tracemalloc.start(1)
+    try:
+        for number in range(5000):
+            assert kind(found, request(cookie=f"sid={number}")) == "guest"
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 500_000
 
 
 @pytest.mark.parametrize("chain", ["guest=cookie:sid", "guest=cookie:sid, hidden=identify"])
