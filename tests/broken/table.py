@@ -867,6 +867,17 @@ stuck-write-fills-the-log: A write that is stuck is logged once.
 - > STUCK_SECONDS + pause and not self._is_stuck:
 + > STUCK_SECONDS + pause:
 
+= unit/test_addresses.py
+all-addresses-of-a-header-are-read: A client causes a bounded number of addresses to be read.
+- items(listed)[-MOST_HOPS:]
++ items(listed)
+all-addresses-of-forwarded-are-read: The same of `Forwarded`.
+- if comma < 0 or len(hops) == MOST_HOPS:
++ if comma < 0:
+all-commas-are-read: A client causes a bounded number of attempts to read an element.
+- for _ in range(MOST_COMMAS):
++ while True:
+
 = unit/test_addresses.py security/test_attacks.py
 untrusted-proxy-is-believed: A client cannot choose its address.
 - if hop is None or client not in self:

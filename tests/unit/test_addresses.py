@@ -125,6 +125,10 @@ CASES_OF_NETWORKS = [
     (NETWORKS, (*for_("198.51.100.7"), *forwarded("for=6.6.6.6")), PROXY),
     ("192.0.2.0/24", for_("6.6.6.6"), PROXY),  # whose peer is none of these
     ("unix", for_("6.6.6.6"), PROXY),
+    # 32 addresses are read, and 64 commas.
+    (NETWORKS, for_(", ".join(["6.6.6.6", *["10.0.0.2"] * 32])), "10.0.0.2"),
+    (NETWORKS, forwarded(", ".join(["for=6.6.6.6", *["for=10.0.0.2"] * 32])), "10.0.0.2"),
+    (NETWORKS, forwarded(f'for=6.6.6.6, for=10.0.0.2;host="{64 * ","}"'), PROXY),
 ]
 CHAIN = for_("6.6.6.6, 198.51.100.7, 10.0.0.2")
 # Proxies, headers, a peer, the address.
