@@ -1175,6 +1175,12 @@ wrong-clock-in-a-log: A line far ahead of its log is set aside.
 + if newest is None:
 
 = unit/test_rooms.py
+paths-without-bound: A process remembers the rooms of a bounded number of paths.
+- lru_cache(REMEMBERED_PATHS)
++ lru_cache(None)
+long-paths-are-remembered: A process remembers the rooms of short paths only.
+- return self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
++ return self._number_at(path)
 navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 - return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
 + return None

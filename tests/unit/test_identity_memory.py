@@ -2,7 +2,6 @@
 
 import base64
 import time
-import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from presence_middleware.identity.resolver import IdentityResolver
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at
+from tests.support.memory import traced
 from tests.support.statuses import FIREFOX, basic
 
 NOW = 1_800_000_000.0
@@ -64,14 +64,10 @@ def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
 ) -> None:
     monkeypatch.setattr(resolver, "REMEMBERED", 100)
     found = make("guest=cookie:sid")
-    tracemalloc.start(1)
-    try:
+    with traced() as held:
         for number in range(5000):
             assert kind(found, request(cookie=f"sid={number}")) == "guest"
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held < 500_000
+        assert held() < 500_000
 
 
 @pytest.mark.parametrize("chain", ["guest=cookie:sid", "guest=cookie:sid, hidden=identify"])

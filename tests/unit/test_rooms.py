@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
+from presence_middleware import rooms as room_rules
 from presence_middleware.request import WsgiRequest
 from presence_middleware.rooms import MAX_NAME, Rooms
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.asking import Request
+from tests.support.memory import traced
 
 
 def rooms(*rules: str) -> Rooms:
@@ -51,6 +53,18 @@ def test_a_path_is_in_the_room_of_the_first_rule_that_fits() -> None:
 )
 def test_rules_are_read_as_they_are_written(rules: list[str], path: str, name: str | None) -> None:
     assert rooms(*rules).name_of(path) == name
+
+
+@pytest.mark.parametrize("length", [0, 10_000])
+def test_a_client_that_makes_up_paths_takes_a_bounded_share_of_memory(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_rules, "REMEMBERED_PATHS", 100)
+    site = rooms("/t/{topic}/*")
+    with traced() as held:
+        for number in range(5000):
+            assert site.number_at(f"/t/{number}/{'x' * length}") == room_number(f"/t/{number}")
+        assert held() < 200_000
 
 
 segments = st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=30)

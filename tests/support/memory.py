@@ -1,0 +1,15 @@
+"""How much memory a test takes."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Within it, the function returns the bytes that were allocated since then and are held."""
+    tracemalloc.start(1)
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
