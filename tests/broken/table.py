@@ -434,6 +434,17 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 - if not is_own or status.st_mode & 0o022:
 + if not is_own:
 
+= redis/test_follow.py::test_a_reader_of_many_events_holds_few_of_them
+events-are-kept-decoded: A process holds a bounded number of decoded events.
+- @lru_cache(maxsize=DECODED_CHUNKS)
++ @lru_cache(maxsize=None)
+ids-of-events-are-kept in events/streams.py: The same of the ids in them.
+- @lru_cache(maxsize=64)
++ @lru_cache(maxsize=None)
+messages-are-kept in sse.py: The same of their texts.
+- lru_cache(maxsize=64)
++ lru_cache(maxsize=None)
+
 = redis/test_follow.py
 event-after-a-pause-is-lost:
   Who begins to follow a site that was asleep for five minutes receives who comes in this moment.

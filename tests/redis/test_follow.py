@@ -33,6 +33,7 @@ from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
+from tests.support.memory import traced
 from tests.support.timed_site import NOON, WINDOW, settings
 
 TICK = 0.05  # seconds between two reads, instead of one second
@@ -224,6 +225,33 @@ def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | Non
     gc.collect()
     events_of.cache_clear()
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("way", ["each", "of some", "as messages"])
+def test_a_reader_of_many_events_holds_few_of_them(site: FollowedSite, way: str) -> None:
+    with site.presence.events() as events:
+        until_read(site.presence)
+        site.saw("first")
+        start = next(events).cursor
+    for part in range(16):
+        site.saw(*(f"user{5000 * part + number}" for number in range(5000)))
+    among = ["user79999"] if way == "of some" else None
+
+    async def read_messages() -> None:
+        presence = AsyncPresence(site.settings, clock=site.clock)
+        events = presence.events(after=start)
+        async with aclosing(server_sent_events(events)) as messages:
+            async for message in messages:
+                if "user79999" in message:
+                    return
+
+    with traced() as held:
+        if way == "as messages":
+            asyncio.run(read_messages())
+        else:
+            with site.presence.events(after=start, among=among) as events:
+                next(event for event in events if event.id == "user79999")
+        assert held() < 7_000_000
 
 
 @pytest.mark.parametrize("had_events", [False, True])
