@@ -898,6 +898,16 @@ contradicting-headers-are-believed: Headers that contradict each other change no
 + address = clients.pop() if clients else peer
 
 = unit/test_board.py
+charts-without-bound: A process keeps a bounded number of charts.
+- @lru_cache(maxsize=MAX_RESPONSES)
+- def as_chart(
++ @lru_cache(maxsize=None)
++ def as_chart(
+histories-without-bound: A process keeps a bounded number of histories as text.
+- @lru_cache(maxsize=MAX_RESPONSES)
+- def as_json(
++ @lru_cache(maxsize=None)
++ def as_json(
 names-without-token: The board lists last-seen times only with the token.
 - NEED_TOKEN = frozenset({"/online", "/last-seen", "/events"})
 + NEED_TOKEN = frozenset({"/online", "/events"})
