@@ -1145,6 +1145,9 @@ regular-fills-the-memory: Somebody who comes again takes no further room among t
 + if self._room:
 
 = unit/test_notices.py
+remedies-without-bound: A process keeps the texts of a bounded number of remedies.
+- @lru_cache(MOST_HINTS)
++ @lru_cache(None)
 remedy-forgets-a-proxy: The remedy for a proxy without a name keeps those that have one.
 - self._named = f"{self._proxies}, " if self._proxies else ""
 + self._named = ""

@@ -374,8 +374,9 @@ def test_a_history_longer_than_the_retention_is_that_of_the_retention() -> None:
 
 def test_readers_who_ask_for_all_sizes_take_a_bounded_share_of_memory() -> None:
     noon = int(NOON.timestamp())
-    points = [(noon - 60 * ago, ago % 7, "2026-01-05T12:00:00Z") for ago in range(60, 0, -1)]
-    history = HighestMinutes("user", 1, noon, points)
+    history = HighestMinutes(
+        "user", 1, noon, [(noon - 60 * ago, ago % 7, "12:00") for ago in range(60, 0, -1)]
+    )
     with traced() as held:
         for number in range(1, 501):
             as_chart(history, 1, 280 + number, 0, 0)

@@ -17,6 +17,7 @@ from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.setup_hints import (
     FEW_VISITS,
+    HINTS,
     INSPECTED_REQUESTS,
     SECONDS,
     SHARED_BY,
@@ -26,6 +27,7 @@ from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security import signed
 from tests.support.asking import Request, opened
 from tests.support.backends import Server
+from tests.support.memory import traced
 from tests.support.timed_site import Clock
 
 # WebOb, which reads Pyramid's sessions, imports it.
@@ -525,6 +527,13 @@ def test_the_remedy_for_a_proxy_keeps_the_proxies_that_are_set(site: Open) -> No
     one = site(trusted_proxies="192.168.0.0/16, unix")
     one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"), times=VISITS)
     assert 'PRESENCE_TRUSTED_PROXIES="192.168.0.0/16, unix, 10.0.0.0/8"' in one.said[0]
+
+
+def test_remedies_that_differ_with_each_visit_take_a_bounded_share_of_memory() -> None:
+    with traced() as held:
+        for number in range(2000):
+            assert str(number) in HINTS["rule"].of("auth", "no user", str(number)).remedy
+        assert held() < 200_000
 
 
 def test_each_kind_that_is_full_is_reported(site: Open) -> None:
