@@ -1121,6 +1121,9 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 + place = hash((self.peer, self.forwarded))
 
 = unit/test_memory_of_people.py
+departures-without-bound: While Redis is down, a bounded number of departures wait.
+- len(self._queue) < self._limit and person.departures_due()
++ person.departures_due()
 erasure-before-a-logout-is-lost: Whoever asked to be erased is, also if a logout is reported first.
 - if act > known.act or at > known.at:
 + if at > known.at:

@@ -50,6 +50,13 @@ def test_a_person_who_comes_again_and_again_takes_no_further_room() -> None:
     assert sum(map(known.knows, guests(ROOM, 1000))) < 10
 
 
+def test_a_bounded_number_of_departures_waits() -> None:
+    known = people()
+    for number in range(10 * LIMIT):
+        known.note(("user", f"user {number}"), 2.0, 2.0, Act.LEFT)
+    assert len(known) == 2 * LIMIT
+
+
 def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() -> None:
     """The server may refuse the connection, because its user logged out since it was opened."""
     ann = ("user", "ann")
