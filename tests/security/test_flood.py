@@ -3,10 +3,8 @@
 Floods of crawlers are in tests/unit/test_bots.py.
 """
 
-import gc
 import random
 import signal
-import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +16,7 @@ from presence_middleware.identity import resolver
 from presence_middleware.recorder import Stats, guests
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, matrix, wait_until
+from tests.support.memory import traced
 from tests.support.timed_site import WINDOW, Clock
 
 FEW, MANY = 3_000, 200_000
@@ -97,24 +96,21 @@ class Flooded:
         return found
 
 
-def held() -> int:
-    gc.collect()
-    return tracemalloc.get_traced_memory()[0]
-
-
 @pytest.fixture
-def traced() -> Iterator[None]:
-    tracemalloc.start(1)
-    yield
-    tracemalloc.stop()
+def held() -> Iterator[Callable[[], int]]:
+    with traced() as held:
+        yield held
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forge", [cookies, *matrix(addresses)])
 @pytest.mark.timeout(500)
-@pytest.mark.usefixtures("traced")
 def test_a_flood_uses_little_memory_and_evicts_no_user(
-    valkey: Server, prefix: str, forge: Forge, monkeypatch: pytest.MonkeyPatch
+    valkey: Server,
+    prefix: str,
+    forge: Forge,
+    held: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
     monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
