@@ -960,6 +960,9 @@ django-user-is-a-guest:
   A user of a Django site does not count as a guest on a page that loads no session.
 - if request.may_be_user and
 + if False and
+django-guest-with-a-cart-is-lost: A guest counts where a page of Django loads their session.
+- has_id = user if is_loaded else getattr(session, "session_key", None)
++ has_id = getattr(session, "session_key", None)
 django-logs-out-who-is-not-its-user: A logout of Django is not that of the server's user.
 - state[USER] = lambda: None
 + state.pop(USER, None)

@@ -231,6 +231,20 @@ def test_a_user_counts_as_the_page_knows_them_and_as_no_guest(
     assert ("Vary" in response.headers) == (view is not respond)
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_a_guest_with_a_cart_counts_where_the_page_loads_it(
+    kind: type[Site], open_site: Open
+) -> None:
+    site = open_site(kind)
+    views["/add"] = lambda request: respond(request.session.update({"cart": "9"}))
+    site.get("/add", Presence="passive")
+    site.get()
+    assert site.seen() == []  # the cookie may as well be a user's
+    views["/"] = uses_session
+    assert site.get().text == "9"
+    assert site.seen() == ["guest"]
+
+
 def own_session(get_response: View) -> View:
     """A layer of a site that has sessions of its own, such as those of an API key."""
 
