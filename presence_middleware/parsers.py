@@ -199,7 +199,7 @@ def session_secret(value: object) -> tuple[str, ...]:
     if isinstance(value, (tuple, list)):
         return tuple(map(_as_text, value))
     text = _as_text(value).strip()
-    if "-----BEGIN" in text:
+    if is_public_key(text):
         text = text.replace("\\n", "\n")
         if "-----END" not in text or "PRIVATE KEY" in text:
             raise ValueError(_SESSION_SECRETS)
@@ -210,6 +210,11 @@ def session_secret(value: object) -> tuple[str, ...]:
     if min(map(len, several), default=0) < MIN_SECRET_LENGTH:
         several = []
     return tuple(dict.fromkeys(filter(None, (text, *several))))
+
+
+def is_public_key(secret: str) -> bool:
+    """Return whether a session secret is a public key, which anybody may know."""
+    return "-----BEGIN" in secret
 
 
 def _as_text(value: object) -> str:

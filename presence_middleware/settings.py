@@ -56,8 +56,8 @@ class Settings:
     identity: tuple[Rule, ...] = _setting(parse_chain, "user=auth, guest=visitor")
     """How visitors are identified: `kind=source`, …"""
     session_secret: tuple[str, ...] = _setting(parsers.session_secret, secret=True)
-    """Secret or public key of the framework's sessions or tokens; several of at least 16
-    characters may be separated by commas.
+    """Secret of the framework's sessions or tokens, or public key of tokens; several of at least
+    16 characters may be separated by commas.
     """
     window: float = _setting(parsers.duration, "10m")
     """How long a user is online after their last request."""
@@ -289,7 +289,7 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
         source, subject = rule.type, f"{called['identity']}: {rule}"
         if rule.hashed and not source.shared_key and not settings.secret:
             yield f"{subject} is hashed and needs a secret: PRESENCE_SECRET={token_urlsafe(32)}"
-        if source.signed and not secrets:
+        if source.signed and not rule.secrets_among(secrets):
             yield (
                 f"{subject} needs {secret_name}: set it to the secret with which the framework "
                 "signs"

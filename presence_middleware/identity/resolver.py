@@ -84,7 +84,7 @@ class RuleMatcher(Matcher):
         self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
         self.reads_user = rule.source == "auth"
         argument = rule.source if rule.type is FUNCTION else rule.argument
-        self._read = rule.type.make(argument, session_secrets)
+        self._read = rule.type.make(argument, rule.secrets_among(session_secrets))
         self.has_claims = rule.type.reads_nothing and bool(rule.argument)
         """True if its kind claims some of the ids that are found under other kinds."""
         self._claims = site_function(rule.argument, "an id") if self.has_claims else bool

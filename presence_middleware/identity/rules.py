@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 
 from ..errors import QueryError
-from ..parsers import InvalidValue, items
+from ..parsers import InvalidValue, is_public_key, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
-from .ids import MOST_PARTS
+from .ids import MOST_PARTS, Secrets
 from .sources import (
     ACCEPTED,
     CREDENTIAL_HEADERS,
@@ -75,6 +75,14 @@ class Rule:
         if self.source == "environ" and name.startswith("http_"):
             return name.removeprefix("http_").replace("_", "-")
         return name if self.source == "header" else ""
+
+    def secrets_among(self, secrets: Secrets) -> Secrets:
+        """Return the session secrets that may have signed what it reads.
+
+        A public key verifies tokens alone: as a shared secret, it would let anybody sign a cookie.
+        """
+        is_token = self.source == "bearer"
+        return tuple(each for each in secrets if is_token or not is_public_key(each))
 
     def hides(self, other: "Rule") -> bool:
         """Return whether `other` never matches after this rule."""

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from ..parsers import DAY
+from ..parsers import DAY, is_public_key
 from ..request import Request
 from .ids import FindId, No, Secrets, as_id, cookie, missing, walk
 
@@ -208,7 +208,7 @@ def algorithms_for(secret: str) -> list[str]:
 
     Otherwise, a client could use the public key as a shared secret and sign its own tokens.
     """
-    if secret.lstrip().startswith("-----BEGIN"):
+    if is_public_key(secret):
         return ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
     return ["HS256", "HS384", "HS512"]
 

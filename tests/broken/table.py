@@ -706,6 +706,10 @@ forbidden-upkeep-is-an-outage: People are recorded although the upkeep is forbid
 token-chooses-its-algorithm: A public key is never used as a shared secret.
 - return ["HS256", "HS384", "HS512"]
 + return ["HS256", "HS384", "HS512", "none"]
+public-key-signs-a-cookie:
+  A public key of tokens, which anybody may know, is no secret of a cookie.
+- is_token = self.source == "bearer"
++ is_token = True
 expired-session-counts: An expired session identifies nobody.
 - return id if until > now else _EXPIRED
 + return id

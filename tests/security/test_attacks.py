@@ -426,6 +426,17 @@ SIGNED = {
         for name in ("jwt", "jwt in a cookie", "jwt of a pair")
     },
     "signed with the public key": row(OF_A_PAIR, with_the_public_key(), GUEST),
+    **{
+        f"signed with the {what} where tokens have a public key: {name}": row(
+            scheme, map(scheme.make, keys), who, session_secret=f"{PUBLIC}, {KEY}"
+        )
+        for name, scheme in SCHEMES.items()
+        if scheme.source[:6] != "bearer"  # PyJWT does not sign so
+        for what, keys, who in (
+            ("public key", (PUBLIC, PUBLIC.strip()), GUEST),
+            ("secret", (KEY,), USER),
+        )
+    },
     "tokens of now": row(JWT, jwts({"exp": HOUR}, {"nbf": 1, "iat": 1}), USER),
     "tokens of other times": row(
         JWT,

@@ -245,6 +245,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
         for source in ("flask-session:id", "pyramid-session:user@sid", "auth-tkt", "bearer:sub")
     ),
     (
+        {"identity": "user=auth-tkt", "session_secret": PUBLIC_KEY},
+        ("user=auth-tkt", "set it to the secret with which the framework signs"),
+    ),
+    (
         {"identity": JWT, "session_secret": SHORT},
         (JWT, "PRESENCE_SESSION_SECRET", "at least 32 bytes, not 31:", "token_urlsafe(32)"),
     ),
