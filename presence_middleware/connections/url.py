@@ -219,9 +219,11 @@ def hide_credentials(url: str) -> str:
     """Return a URL, valid or not, without its user, password and option values."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     location, question, query = rest.partition("?")
-    if "@" in query:
-        # A password with a question mark, or an option with an @: hide everything.
-        return f"{scheme}{mark}***"
     _, at, host = location.rpartition("@")
+    authority = host.partition("/")[0]
+    has_hosts = at or not authority or all(map(_HOST.fullmatch, authority.split(",")))
+    if "@" in query or not has_hosts:
+        # A password with a question mark, an option with an @, or a password without a host.
+        return f"{scheme}{mark}***"
     hidden = _QUERY_OPTION.sub(r"\1***", query)
     return f"{scheme}{mark}{at and '***@'}{host}{question}{hidden}"

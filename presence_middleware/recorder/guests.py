@@ -102,4 +102,4 @@ class Guests:
         reason, _ = hidden_clients(request, self._proxies)
         if reason == "silent":
             self._report("silent")
-        return bool(reason) or request.address is None
+        return reason is not None

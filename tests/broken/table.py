@@ -50,6 +50,12 @@ new-rooms-without-bound: Readers of ever new rooms cause a bounded number of rea
 guests-without-quota: An address brings a bounded number of guests.
 -             inventor is not None
 +             False
+networks-share-a-counter: Each network has a quota of its own.
+- return network if has_its_own else network % COUNTED
++ return network % COUNTED
+two-headers-end-the-quota: A client that sends a second header of addresses has a quota, too.
+- return reason is not None
++ return reason is not None or request.address is None
 no-cap: A kind never has more members than its cap.
 - if #ids <= room then room = false end
 + room = false
@@ -1220,6 +1226,9 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 + return None
 
 = unit/test_settings.py
+password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
+- if "@" in query or not has_hosts:
++ if "@" in query:
 socket-without-a-path: The URL of a socket has a path.
 - if not parts.path.startswith("/") or parts.hostname:
 + if parts.hostname:

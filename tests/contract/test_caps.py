@@ -88,13 +88,16 @@ def _lengths(holder: object) -> list[int]:
     return [len(held) for held in vars(holder).values() if isinstance(held, (dict, set, deque))]
 
 
-def test_each_address_has_its_own_quota_of_guests() -> None:
+def test_each_address_has_its_own_quota_of_guests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "COUNTED", 100)
     door = Door()
     assert door.come("forged", 101) == guests.QUOTA
     assert door.reported == ["host"]
     assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
     assert door.come("other", 150, "192.0.2.8") == guests.QUOTA
     assert door.comes("one more", "2001:db8::1")
+    for n in range(60):  # of these, some would share a counter by chance
+        assert door.come("guest", guests.QUOTA, f"198.51.100.{n}") == guests.QUOTA
 
 
 # In turn: how long a step takes, how many there are, and who comes at each: regulars, then others.
@@ -197,7 +200,11 @@ PEERS: list[tuple[str | None, dict[str, str], Proxies, bool]] = [
         for peer in ("10.1.2.3", None)
         for trusted in (LISTED, Proxies(1))
     ],
-    # Clients that pretend to be a proxy.
+    # Clients that pretend to be a proxy, or that hide behind one with a header of their own.
+    *[
+        (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, each, True)
+        for each in (LISTED, Proxies(1))
+    ],
     *[("8.8.8.8", {}, trusted, True) for trusted in (LISTED, Proxies(1), Proxies())],
     ("2001:4860:4860::8888", {}, Proxies(), True),
     ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"}, Proxies(), True),

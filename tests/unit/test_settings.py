@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
 from ipaddress import ip_network
+from itertools import product
 from typing import Any
 
 import pytest
@@ -318,8 +319,14 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("mark", ["", *"/#?@:;=&[]\u2100", "?x=", "/@", "@/", "?@", "#@"])
+MARKS = ["", *"/#?:;=&[]\u2100", "?x=", "?@"]
+WITHOUT_HOST = ["redis://:%s", "rediss://u:%s/0", "redis+sentinel://:%s,h/s", "valkey://u:%s?db=1"]
+
+
+@pytest.mark.parametrize(
+    ("url", "mark"),
+    [*product(URLS, [*MARKS, "@", "/@", "@/", "#@"]), *product(WITHOUT_HOST, MARKS)],
+)
 def test_a_password_shows_nowhere_however_it_is_written(url: str, mark: str) -> None:
     url %= f"hunter{mark}two"
     try:
