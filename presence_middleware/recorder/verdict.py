@@ -36,11 +36,14 @@ class Answer(Enum):
     FAILED = "an error"
 
 
-def answer_of(status: int | None) -> Answer:
-    """Return what a status says; None if no response has begun."""
+def answer_of(status: int | None, method: str) -> Answer:
+    """Return what a status says; None if no response has begun.
+
+    Frameworks answer OPTIONS themselves, before a page could check a password.
+    """
     if status is None:
         return Answer.NONE
-    if 200 <= status < 300 or status in (101, 304):
+    if (200 <= status < 300 or status in (101, 304)) and method != "OPTIONS":
         return Answer.ACCEPTED
     if status in (401, 403):
         return Answer.REFUSED

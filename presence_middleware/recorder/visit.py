@@ -161,9 +161,9 @@ class Visit(StateRequest):
         who, _ = self._identified = self.recorder.resolver.named(id, kind)
         self.is_usual = False
         self.note_login()
-        if self._is_long:
-            stamp = self.recorder.stamp()
-            self._record_at_once(who, stamp, stamp)
+        if self._is_long and who is not None and self.is_counting:
+            self._noted = None
+            self._conclude(self._identified, self.recorder.stamp())
 
     @property
     def identity(self) -> Identity | None:
@@ -187,7 +187,8 @@ class Visit(StateRequest):
             return
         stamp = self.recorder.stamp()
         self.room = Room(number, stamp)
-        self._record_at_once(self._noted, stamp, self.arrival)
+        if self._noted is not None and self.is_counting:
+            self._conclude(self._resolve(), stamp, 0.0)
 
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
@@ -221,7 +222,8 @@ class Visit(StateRequest):
         login that the request shows is not accepted.
         """
         self.note_login()
-        self.answer, self._answered_at = answer_of(status), self.recorder.stamp()
+        self.answer = answer_of(status, self.method)
+        self._answered_at = self.recorder.stamp()
 
     @cached_property
     def asking(self) -> Patience:
@@ -286,11 +288,6 @@ class Visit(StateRequest):
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
         if self.purpose is not NO_VISIT and not self.is_over:
             self.recorder.open_visits.abandoned.append(self)
-
-    def _record_at_once(self, who: Who | None, stamp: float, arrival: float) -> None:
-        if who is not None and not self.is_over:
-            self._noted, self.stamp, self.arrival = who, stamp, arrival
-            self.recorder.record(who, stamp, arrival, room=self.room)
 
     def _resolve(self, refusing: Container[Answer] = REFUSES) -> Found:
         """Return the kind and id of this visit, and the matcher that found them.

@@ -50,6 +50,9 @@ new-rooms-without-bound: Readers of ever new rooms cause a bounded number of rea
 guests-without-quota: An address brings a bounded number of guests.
 -             inventor is not None
 +             False
+room-without-quota: Who enters a room is within the quota of their address.
+- self._conclude(self._resolve(), stamp, 0.0)
++ self.recorder.record(self._noted, stamp, self.arrival, room=self.room)
 networks-share-a-counter: Each network has a quota of its own.
 - return network if has_its_own else network % COUNTED
 + return network % COUNTED
@@ -75,6 +78,9 @@ unbounded-memory-of-people: A process remembers a bounded number of people.
 + if True:
 
 = contract/test_checked_logins.py
+options-accepts-a-login: An answer to OPTIONS accepts no login.
+- if (200 <= status < 300 or status in (101, 304)) and method != "OPTIONS":
++ if 200 <= status < 300 or status in (101, 304):
 colon-in-a-password in identity/sources.py:
   The user of HTTP Basic is the text before the first colon.
 - validate=True).partition(b":")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from presence_middleware import Presence
 from presence_middleware.identity.addresses import Proxies, client_address, parse_proxies
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, guests
@@ -267,6 +268,20 @@ def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     assert "PRESENCE_TRUSTED_PROXIES" in said[0]
     assert ADDRESS not in caplog.text
     assert "2001:db8" not in caplog.text
+
+
+def test_who_enters_a_room_is_within_the_quota(valkey: Server, prefix: str) -> None:
+    settings = timed_site.settings(valkey.url, prefix, rooms="named", flush_interval="3m")
+    recorder = Recorder(settings, background=False)
+    for n in range(250):
+        visit = WsgiVisit(recorder, {"REMOTE_ADDR": ADDRESS, "HTTP_USER_AGENT": f"browser {n}"})
+        visit.note()
+        visit.enter("chat:7")
+        visit.end()
+    assert recorder.flush()
+    assert Presence(settings).count("guest", room="chat:7") == guests.QUOTA
+    assert Presence(settings).count("guest") == guests.QUOTA
+    recorder.close()
 
 
 def test_users_visits_and_other_guests_share_no_quota(recorder: Recorder, presence: Any) -> None:

@@ -96,6 +96,8 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     # Many sites redirect, or answer 404, before they look at a password.
     **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), []) for status in (302, 400, 404, 500)},
     **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), [GUEST]) for status in (401, 403)},
+    # Frameworks answer it themselves, before the page that looks at a password.
+    "OPTIONS": (BASIC, Call(ANN, method="OPTIONS"), []),
     "named by a layer": (BASIC, Call(ANN, before=named, statuses=(401,)), [("user", "bob")]),
     # Any source can be checked.
     **{

@@ -84,11 +84,11 @@ def test_of_several_logins_that_of_the_earliest_rule_is_ended() -> None:
 
 def test_each_status_says_something_about_the_login() -> None:
     said = {
-        answer: [status for status in range(100, 600) if answer_of(status) is answer]
+        answer: [each for each in range(100, 600) if answer_of(each, "GET") is answer]
         for answer in Answer
     }
     accepted = [101, *range(200, 300), 304]
-    assert answer_of(None) is Answer.NONE
+    assert answer_of(None, "GET") is Answer.NONE
     assert said == {
         Answer.NONE: [],
         Answer.ACCEPTED: accepted,
