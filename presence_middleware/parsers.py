@@ -197,7 +197,10 @@ def session_secret(value: object) -> tuple[str, ...]:
     A public key (PEM) may have `\\n` for its line ends, as in an environment file.
     """
     if isinstance(value, (tuple, list)):
-        return tuple(map(_as_text, value))
+        texts = tuple(map(_as_text, value))
+        if "" in texts:
+            raise ValueError(_SESSION_SECRETS)
+        return texts
     text = _as_text(value).strip()
     if is_public_key(text):
         text = text.replace("\\n", "\n")
@@ -218,7 +221,9 @@ def is_public_key(secret: str) -> bool:
 
 
 def _as_text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    if isinstance(value, str | bytes):
+        return value if isinstance(value, str) else value.decode()
+    raise ValueError(_SESSION_SECRETS)  # anybody could guess the text of None
 
 
 def app_reference(text: str) -> tuple[str, str, bool, list[Any], dict[str, Any]]:

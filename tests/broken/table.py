@@ -1235,6 +1235,9 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
 - if "@" in query or not has_hosts:
 + if "@" in query:
+missing-secret-is-a-text: A secret that is None is refused, not taken for the text of None.
+- raise ValueError(_SESSION_SECRETS)  # anybody could guess the text of None
++ return str(value)
 socket-without-a-path: The URL of a socket has a path.
 - if not parts.path.startswith("/") or parts.hostname:
 + if parts.hostname:

@@ -101,7 +101,7 @@ class Kinto(Product):
     settings = {
         "PRESENCE_APP": "pyramid.paster:get_app('kinto.ini')",
         "PRESENCE_IDENTITY": "user=basic, guest=visitor",
-        "PRESENCE_EXCLUDE": "+/v1/, +/v1/__*, +/v1/contribute.json",
+        "PRESENCE_EXCLUDE": "+/v1/, +/v1/batch, +/v1/__*, +/v1/contribute.json",
     }
     page = "/v1/buckets"
     private_page = "/v1/buckets"

@@ -202,6 +202,7 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: 
     ("name", "values"),
     [
         ("trusted_proxies", [True, None]),
+        ("session_secret", [None, [SECRET, None], [""], (SECRET, ""), 5]),
         ("ip_prefix", [(1, -1), (33, 56), (24,), (24, 56, 1), None]),
         ("window", [0, -1, True, timedelta(0), "٣m x"]),
     ],
