@@ -35,7 +35,10 @@ from .ids import (
 )
 
 CREDENTIAL_HEADERS = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
+    [
+        *("authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"),
+        *("x-access-token", "x-forwarded-access-token", "x-csrf-token", "x-csrftoken"),
+    ]
 )
 MAX_BASIC_LENGTH = 8192  # characters of the credentials of HTTP Basic; servers take about as many
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")

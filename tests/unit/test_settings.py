@@ -50,6 +50,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("user=header:a b", "user=cookie:a=b", "user=auth-tkt:a b", "user=pkg.module"),
             *("user=ip:raw:x", "user=basic:x", "user=basic:checked:raw", "user=checked"),
             *("user=header:cookie:raw", "user=header:X-API-Key", "user=bearer:sub@a b"),
+            *("user=header:X-CSRFToken", "user=environ:HTTP_X_ACCESS_TOKEN"),
         ],
         "A chain is kind=source[:argument][:raw|:hashed][:checked]",
     ),
