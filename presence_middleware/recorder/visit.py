@@ -258,8 +258,7 @@ class Visit(StateRequest):
         # Until then, a layer may still log a user in, who must not count as a guest.
         if is_long or not found[1].awaits_login:
             self._conclude(found, now, interval)
-        if is_long:
-            self._is_long, self.is_usual = True, False
+        self._is_long, self.is_usual = is_long, False
 
     def end(self) -> None:
         """End the visit after its request, also after an error. A second call does nothing."""
