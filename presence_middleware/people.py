@@ -15,9 +15,8 @@ from .stores import Act, Store
 
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
-FORGOTTEN = 5  # times the limit: those of a period who are remembered by a few bits alone
-MOST_FORGOTTEN = 500_000  # 1 MB
-BITS = 7  # of each of them
+FORGOTTEN = 5  # times the limit: those of a period who are remembered by a hash alone
+MOST_FORGOTTEN = 200_000  # 15 MB
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
@@ -179,41 +178,10 @@ class Taken(NamedTuple):
     departures: tuple[Departed, ...]
 
 
-class Forgotten:
-    """People who are remembered by a few bits alone: a Bloom filter of two bytes for each.
-
-    If it is full, one in a thousand others seems to be among them.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Have room for `most` people. This takes no memory before the first."""
-        self._most = self._room = most
-        self._bits = bytearray()
-
-    def add(self, who: Who) -> None:
-        """Add somebody, if there is room."""
-        if self._room and who not in self:
-            self._room -= 1
-            self._bits = self._bits or bytearray(2 * self._most)
-            for place, bit in self._places(who):
-                self._bits[place] |= bit
-
-    def __contains__(self, who: Who) -> bool:
-        """Return whether somebody seems to be among them. Without room, everybody does."""
-        if not self._bits or not self._room:
-            return not self._room
-        return all(self._bits[place] & bit for place, bit in self._places(who))
-
-    def _places(self, who: Who) -> Iterator[tuple[int, int]]:
-        for number in range(BITS):
-            place, bit = divmod(hash((number, who)) % (16 * self._most), 8)
-            yield place, 1 << bit
-
-
 class Memory:
     """Everybody whom a process knows: the people of the current period and of the one before.
 
-    A period is as long as the window. Beyond the limit, people are known by a few bits alone.
+    A period is as long as the window. Beyond the limit, people are known by a hash alone.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -225,15 +193,17 @@ class Memory:
         """When the next period must begin."""
         self._earlier: dict[Who, Person] = {}
         self._most_forgotten = min(FORGOTTEN * limit, MOST_FORGOTTEN)
-        self._forgotten = self._forgotten_earlier = Forgotten(self._most_forgotten)
+        self._forgotten, self._forgotten_earlier = set[int](), set[int]()
 
     def knows(self, who: Who) -> bool:
         """Return whether somebody was seen in this period or in the one before.
 
         If there are too many people to know, return True.
         """
-        places = self.recent, self._earlier, self._forgotten, self._forgotten_earlier
-        return any(who in each for each in places)
+        if who in self.recent or who in self._earlier:
+            return True
+        hashes = self._forgotten, self._forgotten_earlier
+        return any(hash(who) in each or len(each) >= self._most_forgotten for each in hashes)
 
     def remember(self, who: Who) -> Person:
         """Return somebody who is not among the recent people, and remember them if there is room.
@@ -249,8 +219,8 @@ class Memory:
             self.recent[who] = person
         else:
             forgotten = who
-        if forgotten is not None:
-            self._forgotten.add(forgotten)
+        if forgotten is not None and len(self._forgotten) < self._most_forgotten:
+            self._forgotten.add(hash(forgotten))
         return person
 
     def begin_period(self, now: float, waiting: Iterable[Person]) -> bool:
@@ -266,8 +236,7 @@ class Memory:
         for person in waiting:
             self.recent[person.who] = person
             self._earlier.pop(person.who, None)
-        self._forgotten_earlier = self._forgotten
-        self._forgotten = Forgotten(self._most_forgotten)
+        self._forgotten_earlier, self._forgotten = self._forgotten, set()
         self.period_ends = (self.period_ends if has_just_ended else now) + self._window
         return True
 

@@ -1150,21 +1150,18 @@ late-request-is-lost: A request counts though an older connection was seen just 
 - and arrival <= person.arrival and not is_move
 + and not is_move
 forgotten-people-are-new: Whoever is beyond the limit of the memory is still known.
-- self._forgotten.add(forgotten)
+- self._forgotten.add(hash(forgotten))
 + pass
 forgotten-people-are-new-in-the-next-period:
   Whoever is beyond the limit is known in the next period, too.
-- self._forgotten_earlier = self._forgotten
-+ pass
-strangers-seem-known: Few others seem to be among the people who are known by a few bits.
-- BITS = 7
-+ BITS = 1
-full-memory-knows-nobody: With more people than there are bits for, no guest is refused.
-- return not self._room
-+ return False
-regular-fills-the-memory: Somebody who comes again takes no further room among the forgotten.
-- if self._room and who not in self:
-+ if self._room:
+- self._forgotten_earlier, self._forgotten = self._forgotten, set()
++ self._forgotten_earlier, self._forgotten = set(), set()
+full-memory-knows-nobody: With more people than there is room for, no guest is refused.
+- hash(who) in each or len(each) >= self._most_forgotten
++ hash(who) in each
+forgotten-people-without-bound: A process remembers a bounded number of hashes of people.
+- if forgotten is not None and len(self._forgotten) < self._most_forgotten:
++ if forgotten is not None:
 
 = unit/test_notices.py
 remedies-without-bound: A process keeps the texts of a bounded number of remedies.

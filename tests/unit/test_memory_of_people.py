@@ -6,6 +6,7 @@ import pytest
 
 from presence_middleware.people import FORGOTTEN, People
 from presence_middleware.stores import Act, Store
+from tests.support.memory import traced
 
 WINDOW = 600.0
 LIMIT = 50
@@ -41,6 +42,15 @@ def test_few_others_are_taken_for_known() -> None:
 
 def test_with_more_guests_than_there_is_room_for_everybody_is_known() -> None:
     assert all(map(people(*guests(0, 2 * ROOM)).knows, guests(3 * ROOM, 1000)))
+
+
+def test_however_many_guests_come_they_take_a_bounded_share_of_memory() -> None:
+    known = people(*guests(0, ROOM))
+    with traced() as held:
+        for guest in guests(ROOM, 20 * ROOM):
+            known.note(guest, 1.0, 1.0)
+        assert held() < 20_000
+    assert known.knows(("guest", "guest 0"))
 
 
 def test_a_person_who_comes_again_and_again_takes_no_further_room() -> None:
