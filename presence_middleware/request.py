@@ -311,11 +311,11 @@ class AsgiRequest(StateRequest):
     def _read_headers(self) -> dict[bytes, bytes]:
         """Return headers by lower-case name, with repeated headers joined.
 
-        Some servers send names that are not in lower case.
+        Some servers pass names on as the client wrote them. All write Host alike, or none is there.
         """
         headers = self.state.get("headers", ())
         by_name = dict(headers)
-        if len(by_name) < len(headers) or not b"".join(by_name).islower():
+        if len(by_name) < len(headers) or b"host" not in by_name:
             repeated: dict[bytes, list[bytes]] = {}
             for name, value in headers:
                 repeated.setdefault(name.lower(), []).append(value)
