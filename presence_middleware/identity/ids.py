@@ -19,15 +19,12 @@ MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
 
 PendingId = bytes
-"""The digest of a value. `SharedHasher.finish` makes the id from it when the key is available."""
+"""The digest of a value. `Hasher.finish` makes the id from it when the key is available."""
 
 FoundId = str | PendingId
 
 Who = tuple[str, FoundId]
 """A kind and an id."""
-
-Hasher = Callable[[str], FoundId]
-"""Returns the id of a value, as a `PendingId` if the key is not available yet."""
 
 FindId = Callable[[Request], str | None]
 """A source, ready to use: returns the text that it finds in a request; else a `No`, or None."""
@@ -219,40 +216,31 @@ def normalize_id(value: str) -> str:
     return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SIZE).hexdigest()
 
 
-class SecretHasher:
-    """Hashes values with `PRESENCE_SECRET`."""
+class Hasher:
+    """Hashes values with `PRESENCE_SECRET`, or with a key that processes share through Redis.
 
-    def __init__(self, secret: str) -> None:
-        self._state = blake2b(key=_key(secret.encode()), digest_size=SIZE)
-
-    def __call__(self, value: str) -> str:
-        state = self._state.copy()
-        state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
-        return state.hexdigest()
-
-
-class SharedHasher:
-    """Hashes values with a random key that the processes of a site share through Redis.
-
-    A value is hashed without a key first, and that digest with the key. So a buffer never holds
-    the value itself, also before this process has received the key.
+    A value is hashed without a key first, and that digest with the key. So a process never stores
+    the value itself, also before it has received the key.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        """Create a hasher without a key. It calls `changed` when the key and all ids change."""
-        self.key: bytes | None = None
+    def __init__(self, secret: str, changed: Callable[[], None] = lambda: None) -> None:
+        """Create a hasher; it has no key yet if `secret` is empty.
+
+        It calls `changed` when it receives another key and all ids change.
+        """
         self._changed = changed
         self._plain = blake2b(digest_size=SIZE)
-        self._keyed = self._plain
+        self.key = secret.encode() or None
+        self._keyed = _keyed(secret.encode())
 
     def learn(self, key: bytes) -> None:
         """Use the key that all processes share."""
         if key != self.key:
-            self._keyed = blake2b(key=_key(key), digest_size=SIZE)
-            self.key = key
+            self.key, self._keyed = key, _keyed(key)
             self._changed()
 
     def __call__(self, value: str) -> FoundId:
+        """Return the id of a value, as a `PendingId` if the key is not available yet."""
         state = self._plain.copy()
         state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         digest = state.digest()
@@ -265,5 +253,5 @@ class SharedHasher:
         return state.hexdigest()
 
 
-def _key(secret: bytes) -> bytes:
-    return blake2b(secret, digest_size=32).digest()
+def _keyed(key: bytes) -> blake2b:
+    return blake2b(key=blake2b(key, digest_size=32).digest(), digest_size=SIZE)

@@ -15,7 +15,7 @@ from .. import logs
 from ..request import HeaderNames, Locate, Request
 from . import rules
 from .bots import BOT, COUNT, OFF, Crawlers
-from .ids import FoundId, Hasher, No, SecretHasher, SharedHasher, Who, missing, normalize_id
+from .ids import FoundId, Hasher, No, Who, missing, normalize_id
 from .sources import FUNCTION, UnusableId, site_function
 
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -246,10 +246,10 @@ class IdentityResolver:
         Raises `SettingsError` if a function that a rule names does not exist.
         """
         self.locate = locate
+        self._hasher = Hasher(secret, self._forget)
         needs_key = not secret and any(rule.hashed for rule in chain)
-        self.shared_key = SharedHasher(self._forget) if needs_key else None
+        self.shared_key = self._hasher if needs_key else None
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
-        hasher = self.shared_key or SecretHasher(secret)
         self.kinds = rules.kinds(chain, bots)
         auth = next((rule.kind for rule in chain if rule.source == "auth"), None)
         self.default_kind = auth or self.kinds[0]
@@ -262,7 +262,7 @@ class IdentityResolver:
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.
         awaits_identify = any(rule.type.reads_nothing for rule in chain)
-        matchers = [RuleMatcher(rule, hasher, session_secrets) for rule in chain]
+        matchers = [RuleMatcher(rule, self._hasher, session_secrets) for rule in chain]
         for place, matcher in enumerate(matchers):
             matcher.awaits_login = awaits_identify or any(set_by_app[:place])
         self.logins = [each for each in matchers if each.shows_login]
@@ -333,4 +333,4 @@ class IdentityResolver:
         """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id
-        return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
+        return self._hasher.finish(id) if self._hasher.key else None

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence
-from presence_middleware.identity.ids import SecretHasher
+from presence_middleware.identity.ids import Hasher
 from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Marimo, Product
 from tests.support.backends import wait_until
 from tests.support.products import python_of
@@ -49,7 +49,7 @@ class Visitors:
         for _ in range(2):
             with self.open() as guest:
                 self.see(guest)
-                id = SecretHasher(SECRET)(f"127.0.0.1\n{guest.headers['User-Agent']}")
+                id = Hasher(SECRET)(f"127.0.0.1\n{guest.headers['User-Agent']}")
             wait_until(partial(self._presence.is_online, id, "guest"), WRITTEN_SECONDS)
         return [seen.id for seen in self._presence.online("user")]
 

@@ -21,7 +21,7 @@ from websockets.sync.client import connect
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.flask import init_app
-from presence_middleware.identity.ids import SecretHasher
+from presence_middleware.identity.ids import Hasher
 from tests.support.asking import Request, ids
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn
@@ -498,7 +498,7 @@ def test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins(
 def test_of_two_django_sessions_the_last_counts_as_in_django(header: str) -> None:
     identity = {"PRESENCE_IDENTITY": "user=django-session", "PRESENCE_SECRET": SECRET}
     django_key = parse_cookie(header)["sessionid"]
-    assert ids(offline(identity), Request([("Cookie", header.encode())])) == SecretHasher(SECRET)(
+    assert ids(offline(identity), Request([("Cookie", header.encode())])) == Hasher(SECRET)(
         django_key
     )
 
