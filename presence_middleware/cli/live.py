@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -124,7 +124,7 @@ def watch(
     kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if output.is_terminal() and can_draw and not as_json:
-        draw(read_site(settings, window, interval, kind, hours), Screen(kind, Recent(hours)))
+        draw(read_site(settings, window, interval, kind, hours), Screen(kind, hours))
     else:
         print_lines(read_site(settings, window, interval), as_json=as_json)
 
@@ -134,10 +134,10 @@ class Reading(NamedTuple):
 
     at: datetime
     counts: dict[str, int]
-    samples: list[Sample] | None = None
-    """The history that the site recorded; None if it was not read this time."""
-    peaks: dict[str, Sample | None] | None = None
-    """The recorded peaks by kind; None if they were not read this time."""
+    samples: Sequence[Sample] = ()
+    """The history that the site recorded; empty if it was not read this time."""
+    peaks: Mapping[str, Sample | None] = {}
+    """The recorded peaks by kind; empty if they were not read this time."""
     error: str | None = None
 
 
@@ -172,43 +172,17 @@ def read_site(
             yield None
 
 
-class Recent:
-    """The counts of a kind in the last hours: the site's samples, and the counts read since."""
-
-    def __init__(self, hours: float) -> None:
-        self.seconds = hours * 3600
-        self.recorded: list[Sample] = []
-        """The samples that the site recorded."""
-        self._read: dict[int, Sample] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Add a count. A slot of time has only its highest count."""
-        slot = int(sample.at.timestamp() // (self.seconds / _SLOTS))
-        former = self._read.pop(slot, sample)
-        self._read[slot] = max(former, sample, key=attrgetter("count"))
-        if len(self._read) > _SLOTS:
-            del self._read[min(self._read)]
-
-    def samples(self) -> list[Sample]:
-        """Return all samples, oldest first."""
-        return sorted([*self.recorded, *self._read.values()], key=attrgetter("at"))
-
-    def chart(self, now: datetime, height: int) -> Chart:
-        """Return a chart of the last hours, or since the first sample if that is shorter."""
-        samples = self.samples()
-        first = min((sample.at for sample in samples), default=now)
-        since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
-        return Chart(samples, since, now, height)
-
-
 class Screen:
     """The newest counts with their peaks, a chart of a kind, and the state of Redis."""
 
-    def __init__(self, kind: str, recent: Recent) -> None:
-        self._kind, self._recent = kind, recent
+    def __init__(self, kind: str, hours: float) -> None:
+        """Show a chart of the last `hours` of a kind."""
+        self._kind, self._seconds = kind, hours * 3600
         self._at = datetime.now(UTC)
         self._counts: dict[str, int] = {}
         self._peaks: dict[str, Sample] = {}
+        self._samples: dict[float, Sample] = {}
+        """The highest of the recorded and the read counts of each slot of time."""
         self._outage: Reading | None = None
 
     def update(self, reading: Reading) -> None:
@@ -218,44 +192,48 @@ class Screen:
             self._outage = self._outage or reading
             return
         self._outage, self._counts = None, reading.counts
-        self._recent.add(Sample(reading.at, reading.counts[self._kind]))
-        if reading.samples is not None:
-            self._recent.recorded = reading.samples
+        for sample in (*reading.samples, Sample(reading.at, reading.counts[self._kind])):
+            slot = sample.at.timestamp() // (self._seconds / _SLOTS)
+            former = self._samples.get(slot, sample)
+            self._samples[slot] = max(former, sample, key=attrgetter("count"))
+            if len(self._samples) > _SLOTS:
+                del self._samples[min(self._samples)]
         for kind, count in reading.counts.items():
             # Of equal counts, the first is the peak.
-            known = self._peaks.get(kind), (reading.peaks or {}).get(kind)
-            samples = [*filter(None, known), Sample(reading.at, count)]
-            if (peak := max(samples, key=attrgetter("count"))).count:
-                self._peaks[kind] = peak
+            known = self._peaks.get(kind), reading.peaks.get(kind), Sample(reading.at, count)
+            self._peaks[kind] = max(filter(None, known), key=attrgetter("count"))
+
+    def chart(self, height: int) -> Chart:
+        """Return a chart of the last hours, or since the first sample if that is shorter."""
+        samples = sorted(self._samples.values(), key=attrgetter("at"))
+        first = min(samples[0].at, self._at - _MIN_SPAN)
+        return Chart(
+            samples, max(self._at - timedelta(seconds=self._seconds), first), self._at, height
+        )
 
     def __rich_console__(
         self, console: "Console", options: "ConsoleOptions"
     ) -> "Iterator[Text | Chart]":
         from rich.text import Text
 
-        line = partial(Text, no_wrap=True, overflow="crop")
-        state = line(f"{self._at.astimezone():%H:%M:%S}  ")
-        if self._outage is None:
-            state.append("Ctrl-C ends", "dim")
-        else:
+        line = partial(Text.assemble, no_wrap=True, overflow="crop")
+        state, style = ("Ctrl-C ends", "dim"), ""
+        if self._outage is not None:
             since = f"{self._outage.at.astimezone():%H:%M:%S}"
             error = output.printable(str(self._outage.error))
-            state.append(f"no answer since {since}: {error}", "bold red")
-        yield state
-        for kind, count in self._counts.items():
             # Counts from before an outage are dim.
-            shown = line(f"{kind:>10}  ", "dim" if self._outage else "")
-            shown.append(f"{count:<9}", "bold")
-            if kind in self._peaks:
-                peak = self._peaks[kind]
-                shown.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
-            yield shown
+            state, style = (f"no answer since {since}: {error}", "bold red"), "dim"
+        yield line(f"{self._at.astimezone():%H:%M:%S}  ", state)
+        for kind, count in self._counts.items():
+            peak = self._peaks[kind]
+            highest = f"peak {peak.count}, {output.ago(peak.at)}" if peak.count else ""
+            shown = f"{kind:>10}  ", (f"{count:<9}", "bold"), (highest, "dim")
+            yield line(*shown, style=style)
         height = (options.height or console.height) - len(self._counts) - 3
         if self._counts and height >= _MIN_CHART_LINES:
-            length = format_duration(self._recent.seconds)
-            title = line(f"{self._kind:>10}", "bold")
-            yield from (line(), title.append(f"  in the last {length}", "dim"))
-            yield self._recent.chart(self._at, height)
+            length = f"  in the last {format_duration(self._seconds)}"
+            yield from (line(), line((f"{self._kind:>10}", "bold"), (length, "dim")))
+            yield self.chart(height)
 
 
 def print_lines(readings: Iterator[Reading | None], *, as_json: bool) -> None:

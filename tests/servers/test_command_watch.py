@@ -166,7 +166,7 @@ def test_recorded_history_is_read_once_a_minute(
     assert first
     assert first.samples
     assert second
-    assert (second.samples, second.peaks) == (None, None)
+    assert (second.samples, second.peaks) == ((), {})
     monkeypatch.setattr(live, "HISTORY_INTERVAL", timedelta())
     again = next(site)
     assert again

@@ -6,7 +6,7 @@ from io import BytesIO, TextIOWrapper
 from rich.console import Console
 
 from presence_middleware import Sample
-from presence_middleware.cli.live import Recent
+from presence_middleware.cli.live import Reading, Screen
 from presence_middleware.cli.output import Chart
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -71,19 +71,19 @@ def test_a_terminal_without_blocks_gets_letters() -> None:
 
 
 def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
-    recent = Recent(hours=1)
+    screen = Screen("user", hours=1)
     for second in range(3 * 3600):
         count = 99 if second == 10000 else 1
-        recent.add(Sample(NOW + timedelta(seconds=second), count))
-    samples = recent.samples()
+        screen.update(Reading(NOW + timedelta(seconds=second), {"user": count}))
+    samples = screen.chart(8).samples
     assert len(samples) == 1000
     assert max(sample.count for sample in samples) == 99
     assert samples[-1].at - samples[0].at > timedelta(minutes=59)
 
 
 def test_the_chart_begins_at_the_first_available_sample() -> None:
-    recent = Recent(hours=1)
     for counts, length in (((), 1), (range(20), 20), (range(90), 60)):
-        recent.recorded = minutes(*counts)
-        drawn = recent.chart(NOW, 8)
+        screen = Screen("user", hours=1)
+        screen.update(Reading(NOW, {"user": 0}, samples=minutes(*counts)))
+        drawn = screen.chart(8)
         assert (drawn.since, drawn.until) == (since(length), NOW)
