@@ -5,15 +5,14 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from ipaddress import ip_address
+from typing import Any
 
 import click
 
-from .. import parsers
 from ..backend import Backend
 from ..doctor import effective_settings, examine
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
-from ..explain import Sent, explain, parse_header, parse_request
+from ..explain import environ_of, explain, parse_request
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import MAX_HISTORY_HOURS, PERIODS
@@ -68,14 +67,9 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
 
     Who is in a room is sorted by id.
     """
-    people, rows = [], list[list[str]]()
-    for id, moment in reader.online(kind, window=window, limit=limit, room=room):
-        people.append({"id": id, "last_seen": moment and output.iso(moment)})
-        rows.append([id])
-        if moment is not None:
-            age = output.age(moment)
-            ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
-            rows[-1].append(ago)
+    found = reader.online(kind, window=window, limit=limit, room=room)
+    people = [{"id": id, "last_seen": moment and output.iso(moment)} for id, moment in found]
+    rows = [(id, output.brief_age(moment)) if moment else (id,) for id, moment in found]
     return Report({"online": people}, rows, (kind, "last seen"))
 
 
@@ -134,13 +128,12 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     online = set(reader.online_among(ids, kind, window=window))
     # By the id as it is stored, which may differ from the argument by blanks.
     moments = reader.last_seen_among(ids, kind)
-    people, rows = [], list[list[str]]()
+    people, rows = list[dict[str, Any]](), list[tuple[str, ...]]()
     for id, moment in moments.items():
+        state = "online" if id in online else "offline" if moment else "never seen"
         last_seen = moment and output.iso(moment)
         people.append({"id": id, "online": id in online, "last_seen": last_seen})
-        rows.append([id, "online" if id in online else "offline" if moment else "never seen"])
-        if moment is not None:
-            rows[-1] += [output.ago(moment), output.iso(moment)]
+        rows.append((id, state, output.ago(moment), output.iso(moment)) if moment else (id, state))
     if len(ids) == 1:
         return Report(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -291,17 +284,14 @@ def explain_command(
     if not path.startswith("/"):
         raise click.UsageError("--path begins with /, such as /t/42, without the host")
     try:
-        given = [parse_header(header) for header in headers]
-        if address:  # a Unix socket has none
-            ip_address(address)
-        sent = Sent(method, path, given, address)
         if source:
             text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-            read = parse_request(text, address)
-            sent = read._replace(headers=[*read.headers, *given])
+            method, path, read = parse_request(text)
+            headers = (*read, *headers)
+        environ = environ_of(method, path, headers, address)
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
-    answer = explain(context.site_settings(), sent)
+    answer = explain(context.site_settings(), environ)
     if as_json:
         output.document(answer)
         return

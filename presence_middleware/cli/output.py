@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..parsers import DAY
+from ..parsers import DAY, format_duration
 from ..stores import Sample
 
 if TYPE_CHECKING:
@@ -91,6 +91,12 @@ def iso(moment: datetime) -> str:
 def age(moment: datetime) -> int:
     """Return the seconds since `moment` by this host's clock; 0 for a moment in the future."""
     return max(0, round((datetime.now(UTC) - moment).total_seconds()))
+
+
+def brief_age(moment: datetime) -> str:
+    """Return how long ago `moment` was: `3m ago` on a terminal, or `180s`."""
+    seconds = age(moment)
+    return f"{format_duration(seconds)} ago" if is_terminal() else f"{seconds}s"
 
 
 def ago(moment: datetime) -> str:
