@@ -127,7 +127,8 @@ def _print_charts(summary: Summary) -> None:
             output.line(f"{kind}: nobody", "bold")
             continue
         output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
-        samples = [Sample(moment_of(each.at), each.counts[place]) for each in summary.points]
+        points = summary.points.items()
+        samples = [Sample(moment_of(at), counts[place]) for at, counts in points]
         end = samples[-1].at + timedelta(seconds=summary.step)
         output.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
 

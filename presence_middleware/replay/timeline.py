@@ -100,8 +100,8 @@ class Summary:
         self._most = most
         self.step = MINUTE
         """The length of a step, in seconds."""
-        self.points: list[Moment] = []
-        """By kind the highest count of each step, at the time when the step begins."""
+        self.points: dict[int, tuple[int, ...]] = {}
+        """By the time when a step begins, the highest count of each kind in it."""
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """The first highest minute of each kind; None if none of the kind came."""
 
@@ -110,30 +110,20 @@ class Summary:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
                 self.peaks[kind] = Sample(moment_of(moment.at), count)
-        self._add_point(moment)
+        at = moment.at // self.step * self.step
+        self.points[at] = tuple(map(max, self.points.get(at, moment.counts), moment.counts))
         if len(self.points) > self._most:
             self.step *= 2
-            shorter, self.points = self.points, []
-            for point in shorter:
-                self._add_point(point)
-
-    def _add_point(self, moment: Moment) -> None:
-        at, counts = moment.at // self.step * self.step, moment.counts
-        if self.points and self.points[-1].at == at:
-            counts = tuple(map(max, self.points.pop().counts, counts))
-        self.points.append(Moment(at, counts))
+            shorter, self.points = self.points, {}
+            for point in shorter.items():
+                self.add(Moment(*point))
 
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""
-        lines = [
-            Series(
-                kind,
-                [(moment.at, moment.counts[place]) for moment in self.points],
-                (int(peak.at.timestamp()), peak.count),
-                place,
-            )
-            for place, (kind, peak) in enumerate(self.peaks.items())
-            if peak
-        ]
-        start, end = (self.points[0].at, self.points[-1].at) if self.points else (0, self.step)
+        lines = []
+        for place, (kind, peak) in enumerate(self.peaks.items()):
+            if peak:
+                points = [(at, counts[place]) for at, counts in self.points.items()]
+                lines.append(Series(kind, points, (int(peak.at.timestamp()), peak.count), place))
+        start, end = min(self.points, default=0), max(self.points, default=0)
         return draw(lines, start, max(end, start + self.step), gap=self.step)
