@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse
 
@@ -30,9 +30,6 @@ from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
 from .output import Chart
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
@@ -58,9 +55,13 @@ logs_argument = click.argument(
 
 @click.command(params=[context.window_option])
 @logs_argument
-@click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
+@click.option(
+    "--chart", metavar="FILE", type=click.File("w", "utf-8", lazy=True), help="Write an SVG."
+)
 @context.json_option
-def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
+def replay(
+    paths: tuple[str, ...], window: str | None, chart: IO[str] | None, as_json: bool
+) -> None:
     """Show how many were online, from the access logs of a site.
 
     No Redis is needed. Logs are in the common, combined or a JSON format, also gzip; - is standard
@@ -71,6 +72,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
 
     In a pipe, print a line for each minute: its time, and how many of each kind were online.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once")
     has_charts = output.is_terminal() and not as_json
@@ -78,7 +82,12 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     before_minute = '{"minutes": [\n'
     settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
     tally, summary = Tally(), Summary(settings.kinds)
-    bar = _progress_bar(is_shown=has_charts or not output.is_terminal())
+    bar = Progress(
+        *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
+        console=Console(stderr=True, force_terminal=True),
+        transient=True,
+        disable=(as_json and output.is_terminal()) or not sys.stderr.isatty(),
+    )
     report = partial(bar.advance, bar.add_task("", total=size_of(paths)))
     minutes = count_online(read_logs(paths, tally, report), settings, tally)
     if blind := blind_rules(settings):
@@ -113,10 +122,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         _print_charts(summary)
     _print_uncounted(tally)
     if chart:
-        try:
-            Path(chart).write_text(summary.chart(), encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(chart, error.strerror) from error
+        chart.write(summary.chart())
     # Flushed here, where a closed pipe ends the command without an error.
     sys.stdout.flush()
 
@@ -152,19 +158,6 @@ def blind_rules(settings: Settings) -> list[str]:
         return rule.source in SOURCES_IN_A_LOG or ":" in rule.source or field in FIELDS
 
     return [str(rule) for rule in settings.identity if not may_match(rule)]
-
-
-def _progress_bar(*, is_shown: bool) -> "Progress":
-    """Return a progress bar, which is drawn if standard error is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-    return Progress(
-        *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
-        console=Console(stderr=True, force_terminal=True),
-        transient=True,
-        disable=not (is_shown and sys.stderr.isatty()),
-    )
 
 
 @click.command()
