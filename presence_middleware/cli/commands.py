@@ -3,6 +3,8 @@
 import math
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -56,7 +58,7 @@ def presence(site: click.Context, ini: str | None) -> None:
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Report:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Report({"count": number}, [[str(number)]])
+    return Report({"count": number}, [[number]])
 
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
@@ -68,9 +70,8 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
     Who is in a room is sorted by id.
     """
     found = reader.online(kind, window=window, limit=limit, room=room)
-    people = [{"id": id, "last_seen": moment and output.iso(moment)} for id, moment in found]
     rows = [(id, output.brief_age(moment)) if moment else (id,) for id, moment in found]
-    return Report({"online": people}, rows, (kind, "last seen"))
+    return Report({"online": [each._asdict() for each in found]}, rows, (kind, "last seen"))
 
 
 @presence.command(params=[context.kind_option])
@@ -86,8 +87,7 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Report:
         numbers = reader.run(reader.backend.queries.active_in_periods(kind))
     if not numbers:
         reader.active(PERIODS[0], kind)  # raises the reason
-    rows = [(period, str(number)) for period, number in numbers.items()]
-    return Report({"active": numbers}, rows, ("period", kind))
+    return Report({"active": numbers}, numbers.items(), ("period", kind))
 
 
 @presence.command(params=[context.kind_argument, context.room_option])
@@ -128,12 +128,11 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     online = set(reader.online_among(ids, kind, window=window))
     # By the id as it is stored, which may differ from the argument by blanks.
     moments = reader.last_seen_among(ids, kind)
-    people, rows = list[dict[str, Any]](), list[tuple[str, ...]]()
+    people, rows = list[dict[str, Any]](), list[Sequence[object]]()
     for id, moment in moments.items():
         state = "online" if id in online else "offline" if moment else "never seen"
-        last_seen = moment and output.iso(moment)
-        people.append({"id": id, "online": id in online, "last_seen": last_seen})
-        rows.append((id, state, output.ago(moment), output.iso(moment)) if moment else (id, state))
+        people.append({"id": id, "online": id in online, "last_seen": moment})
+        rows.append((id, state, output.ago(moment), moment) if moment else (id, state))
     if len(ids) == 1:
         return Report(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -181,11 +180,10 @@ def history(reader: Presence, kind: str, hours: float) -> Report:
     On a terminal, draw a chart.
     """
     samples = reader.history(hours, kind)
-    points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-    rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
+    rows = ((sample.at, sample.count) for sample in samples)
     now = datetime.now(UTC)
     chart = Chart(samples, now - timedelta(hours=hours), now, _CHART_LINES)
-    return Report({"samples": points}, rows, draw=lambda: output.console().print(chart))
+    return Report({"samples": list(map(asdict, samples))}, rows, draw=partial(output.draw, chart))
 
 
 @presence.command(params=[context.kind_option])
@@ -201,12 +199,10 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Report:
         context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
         reader.reset_peak(kind)
     highest = None if reset else reader.peak(kind)
-    if highest is None:
-        text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
-        remark = partial(output.line, text)
-        return Report({"count": None, "at": None}, is_yes=reset, draw=remark)
-    most, at = highest.count, output.iso(highest.at)
-    return Report({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
+    if highest is not None:
+        return Report(asdict(highest), [(highest.count, output.ago(highest.at), highest.at)])
+    text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
+    return Report({"count": None, "at": None}, is_yes=reset, draw=partial(output.line, text))
 
 
 @presence.command()
@@ -218,11 +214,8 @@ def config(as_json: bool) -> None:
     for rule in site.identity:
         if rule.function:
             check_module(rule.function)
-    if as_json:
-        output.document(settings)
-    else:
-        rows = ((name, *each.values()) for name, each in settings.items())
-        output.table(("setting", "value", "from"), rows)
+    rows = ((name, *each.values()) for name, each in settings.items())
+    context.show(Report(settings, rows, ("setting", "value", "from")), as_json=as_json)
 
 
 @presence.command()

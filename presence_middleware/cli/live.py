@@ -1,6 +1,5 @@
 """`presence events` and `presence watch`, which print what happens until Ctrl-C."""
 
-import json
 import os
 import sys
 import time
@@ -73,10 +72,10 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
                     continue
                 # `echo` flushes each line.
                 if as_json:
-                    click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
+                    click.echo(output.to_json(event._asdict()))
                     continue
                 state = "online" if event.online else "offline"
-                output.table((), [(output.iso(event.at), event.kind, state, event.id)])
+                output.table((), [(event.at, event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -241,17 +240,17 @@ def print_lines(readings: Iterator[Reading | None], *, as_json: bool) -> None:
     is_outage = False
     with suppress(KeyboardInterrupt):
         for reading in filter(None, readings):
-            at, error = output.iso(reading.at), reading.error
+            at, error = reading.at, reading.error
             if as_json:
                 answer = {"error": error} if error else {"counts": reading.counts}
-                click.echo(json.dumps({"at": at, **answer}))
+                click.echo(output.to_json({"at": at, **answer}))
                 continue
             if bool(error) != is_outage:
                 # An outage is reported when it begins and when it ends.
                 click.echo(f"presence: {error or 'Redis answers again'}", err=True)
                 is_outage = not is_outage
             for kind, count in reading.counts.items():
-                click.echo(f"{at}\t{kind}\t{count}")
+                click.echo(f"{output.iso(at)}\t{kind}\t{count}")
 
 
 def draw(readings: Iterator[Reading | None], screen: Screen) -> None:

@@ -1,11 +1,11 @@
 """`presence replay` and `presence follow`: the access logs of a site, whole or as they grow."""
 
-import json
 import os
 import signal
 import socket
 import sys
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -95,26 +95,23 @@ def replay(
     with bar:
         for moment in minutes:
             summary.add(moment)
-            at = output.iso(moment_of(moment.at))
+            at = moment_of(moment.at)
             if as_json:
                 counts = dict(zip(settings.kinds, moment.counts, strict=True))
-                print(before_minute + json.dumps({"at": at, "counts": counts}), end="")
+                print(before_minute + output.to_json({"at": at, "counts": counts}), end="")
                 before_minute = ",\n"
             elif not has_charts:
-                print(at, *moment.counts, sep="\t")
+                print(output.iso(at), *moment.counts, sep="\t")
     requests = tally.lines - tally.odd["unreadable"]
     if tally.lines and not requests:
         raise click.ClickException(
             f"no line is in the common, the combined or a JSON format: the first is {tally.example}"
         )
     if as_json:
-        peaks = {
-            kind: peak and {"at": output.iso(peak.at), "count": peak.count}
-            for kind, peak in summary.peaks.items()
-        }
+        peaks = {kind: peak and asdict(peak) for kind, peak in summary.peaks.items()}
         rest = {"window": settings.window, "peak": peaks, "requests": requests}
         rest |= {reason: tally.odd[reason] for reason in WHY_UNCOUNTED}
-        print(f"{'' if summary.points else before_minute}\n], {json.dumps(rest)[1:]}")
+        print(f"{'' if summary.points else before_minute}\n], {output.to_json(rest)[1:]}")
     elif has_charts:
         output.line(
             f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
@@ -136,7 +133,7 @@ def _print_charts(summary: Summary) -> None:
         points = summary.points.items()
         samples = [Sample(moment_of(at), counts[place]) for at, counts in points]
         end = samples[-1].at + timedelta(seconds=summary.step)
-        output.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
+        output.draw(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
 
 
 def _print_uncounted(tally: Tally) -> None:

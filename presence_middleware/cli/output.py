@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -32,6 +33,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def draw(picture: object) -> None:
+    """Print what rich can draw. Call it only if standard output is a terminal."""
+    console().print(picture)
+
+
 def console() -> "Console":
     """Return the terminal. Call it only if standard output is a terminal."""
     from rich.console import Console
@@ -41,15 +47,15 @@ def console() -> "Console":
 
 def document(answer: object) -> None:
     """Print a JSON document in ASCII."""
-    click.echo(json.dumps(answer, indent=2 if is_terminal() else None))
+    click.echo(to_json(answer, indent=2 if is_terminal() else None))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows. Their columns, if any, are drawn with their names on a terminal only."""
     if not (columns and is_terminal()):
         separator = ", " if is_terminal() else "\t"
         for row in rows:
-            click.echo(separator.join(map(printable, row)))
+            click.echo(separator.join(map(_cell, row)))
         return
     from rich import box, table
     from rich.text import Text
@@ -58,7 +64,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in drawn.columns:
         column.overflow = "fold"
     for row in rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
+        drawn.add_row(*(Text(_cell(cell)) for cell in row))
     console().print(drawn)
 
 
@@ -86,6 +92,14 @@ def printable(text: str) -> str:
 def iso(moment: datetime) -> str:
     """Return a moment in UTC, to the second, as ISO 8601."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+to_json = partial(json.dumps, default=iso)
+"""Returns JSON in ASCII, with moments as ISO 8601."""
+
+
+def _cell(value: object) -> str:
+    return printable(iso(value) if isinstance(value, datetime) else str(value))
 
 
 def age(moment: datetime) -> int:
