@@ -36,6 +36,10 @@ PAGES = {
 }
 """By path, the title of a page and a sentence about its topic."""
 
+LINKS = "".join(
+    f'<a href="{path}">{title}<small data-page="{path}"></small></a>\n'
+    for path, (title, _) in PAGES.items()
+)
 FILES = {
     "/demo.js": ("text/javascript", "demo/page.js"),
     "/demo.css": ("text/css", "board/static/board.css"),
@@ -97,26 +101,18 @@ class Site:
         # None in an outage: then the page leaves the sentence out.
         counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
-        (title, sentence), links, board = PAGES[path], [], escape(settings.board_path)
-        for other, (name, _) in PAGES.items():
-            current = " aria-current=page" if other == path else ""
-            count = f'<small data-page="{other}"></small>'
-            links.append(f'<a href="{other}"{current}>{name}{count}</a>\n')
+        (title, sentence), board = PAGES[path], escape(settings.board_path)
         return self._template.substitute(
             title=title,
             text=sentence,
             path=path,
             here="" if counts is None else _people(sum(counts.values())),
             crowd=self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
+            links=LINKS,
             board=board,
-            links="".join(links),
             widget=f'<script src="{board}/widget.js" async></script>' if board else "",
             name=escape(user),
             window=format_duration(settings.window),
-            not_front="" if path == "/" else "hidden",
-            no_login="hidden" if user else "",
-            no_logout="" if user else "hidden",
-            no_board="" if board else "hidden",
         )
 
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:

@@ -37,7 +37,6 @@ FIXED = {
 # their own, so that a demo without them counts none that a demo before it has left.
 SITE_PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
 IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS", "PULSE_PATH", "EVENTS")
-CONNECTS = 2  # attempts: the first may use up its time for imports
 STOP_SECONDS = 5  # at most, for workers that write what waits
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
@@ -65,10 +64,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
         site = PresenceMiddleware(Site(self._crowd))
         # The first request would otherwise wait for imports, which take longer on a busy machine
         # than a page may wait. Redis may be away meanwhile.
-        for _ in range(CONNECTS):
-            with suppress(PresenceUnavailable):
-                site.presence.counts()
-                break
+        with suppress(PresenceUnavailable):
+            site.presence.counts()
         return site
 
     def pre_fork(self, arbiter: Any, worker: Any) -> None:
