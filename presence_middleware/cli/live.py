@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..presence import Presence
 from ..queries import MAX_AMONG, is_text
-from ..settings import Settings
 from ..stores import Batch, Command, Plan, Sample
 from ..stores.plan import decoded, readable_texts
 from . import context, output
@@ -119,13 +117,13 @@ def watch(
 
     A terminal also shows a chart of a kind. A pipe receives a line for each kind.
     """
-    settings = context.site_settings()
-    kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
+    reader, kind = context.site_reader(kind_given)
+    reader.backend.queries.kind(kind)  # fails at once if there is none
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if output.is_terminal() and can_draw and not as_json:
-        draw(read_site(settings, window, interval, kind, hours), Screen(kind, hours))
+        draw(read_site(reader, window, interval, kind, hours), Screen(kind, hours))
     else:
-        print_lines(read_site(settings, window, interval), as_json=as_json)
+        print_lines(read_site(reader, window, interval), as_json=as_json)
 
 
 class Reading(NamedTuple):
@@ -141,7 +139,7 @@ class Reading(NamedTuple):
 
 
 def read_site(
-    settings: Settings,
+    reader: Presence,
     window: str | None,
     interval: float,
     kind: str | None = None,
@@ -154,13 +152,12 @@ def read_site(
     no counts. Raises `QueryError` for an invalid window.
     """
     history_read = datetime.min.replace(tzinfo=UTC)
-    reader = Presence(context.joining(settings))
     while True:
         at, due = datetime.now(UTC), time.monotonic() + interval
         try:
             reading = Reading(at, reader.counts(window=window))
             if kind is not None and at - history_read >= HISTORY_INTERVAL:
-                peaks = {each: reader.peak(each) for each in settings.kinds}
+                peaks = {each: reader.peak(each) for each in reading.counts}
                 reading = reading._replace(samples=reader.history(hours, kind), peaks=peaks)
                 history_read = at
         except PresenceUnavailable as error:

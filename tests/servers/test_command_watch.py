@@ -161,7 +161,7 @@ def test_recorded_history_is_read_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(variables, 3)
-    site = live.read_site(Settings.from_env(variables), None, 0.0, "user")
+    site = live.read_site(Presence(Settings.from_env(variables)), None, 0.0, "user")
     first, second = next(site), next(site)
     assert first
     assert first.samples
