@@ -93,7 +93,7 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Report:
 @presence.command(params=[context.kind_argument, context.room_option])
 @click.option("--below", type=click.IntRange(1), default=1, help="Wait until fewer are online.")
 @click.option(
-    "--timeout", metavar="DURATION", type=context.interval, help="Wait no longer than this."
+    "--timeout", metavar="DURATION", type=context.duration, help="Wait no longer than this."
 )
 def wait(kind_given: str | None, room: str | None, below: int, timeout: float | None) -> None:
     """Wait until fewer than --below are online, by default until nobody is.

@@ -18,7 +18,7 @@ from ..settings import Settings
 from . import output
 
 NO, USAGE, UNAVAILABLE = 1, 2, 3
-MIN_INTERVAL = 0.1  # seconds
+MIN_DURATION = 0.1  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 kind_option = click.Option(
@@ -161,18 +161,13 @@ def exit_on_signals() -> None:
 
 
 def duration(value: str) -> float:
-    """Return a duration in seconds; the type of an option."""
+    """Return a duration of at least `MIN_DURATION` in seconds; the type of an option."""
     try:
-        return parsers.duration(value)
+        seconds = parsers.duration(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: expected {error}") from None
-
-
-def interval(value: str) -> float:
-    """Return a duration of at least `MIN_INTERVAL` in seconds; the type of an option."""
-    seconds = duration(value)
-    if seconds < MIN_INTERVAL:
-        raise click.BadParameter(f"{value!r}: expected at least {MIN_INTERVAL}s")
+    if seconds < MIN_DURATION:
+        raise click.BadParameter(f"{value!r}: expected at least {MIN_DURATION}s")
     return seconds
 
 

@@ -103,7 +103,7 @@ def _members(key: str) -> Plan[list[str]]:
     "--interval",
     metavar="DURATION",
     default="1s",
-    type=context.interval,
+    type=context.duration,
     help="How often to read the counts.",
 )
 @click.option(

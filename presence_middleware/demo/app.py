@@ -40,11 +40,7 @@ LINKS = "".join(
     f'<a href="{path}">{title}<small data-page="{path}"></small></a>\n'
     for path, (title, _) in PAGES.items()
 )
-FILES = {
-    "/demo.js": ("text/javascript", "demo/page.js"),
-    "/demo.css": ("text/css", "board/static/board.css"),
-}
-"""By path, the type of a file and its place in the package."""
+PACKAGE = files("presence_middleware")
 
 
 class Site:
@@ -55,7 +51,13 @@ class Site:
         visitors = _number(crowd, "visitor is", "visitors are")
         note = f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
         self._crowd = note if crowd else ""
-        self._template = Template(_file("demo/page.html").decode())
+        self._template = Template(PACKAGE.joinpath("demo/page.html").read_text("utf-8"))
+        self._fixed = {
+            "crowd": self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
+            "links": LINKS,
+            "style": PACKAGE.joinpath("board/static/board.css").read_text("utf-8"),
+            "script": PACKAGE.joinpath("demo/page.js").read_text("utf-8"),
+        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Serve a request. The cookie contains the name of a user who is logged in."""
@@ -66,9 +68,6 @@ class Site:
         path = environ["PATH_INFO"]
         response = Response(charset="utf-8", cache_control="no-cache")
         match request.method, path:
-            case "GET", _ if path in FILES:
-                response.content_type, file = FILES[path]
-                response.body = _file(file)
             case "GET", "/online.json":
                 # Unlike WebOb, this also reads a query that is not in UTF-8.
                 page = dict(parse_qsl(request.query_string)).get("page", "/")
@@ -103,12 +102,11 @@ class Site:
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
         (title, sentence), board = PAGES[path], escape(settings.board_path)
         return self._template.substitute(
+            self._fixed,
             title=title,
             text=sentence,
             path=path,
             here="" if counts is None else _people(sum(counts.values())),
-            crowd=self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
-            links=LINKS,
             board=board,
             widget=f'<script src="{board}/widget.js" async></script>' if board else "",
             name=escape(user),
@@ -165,7 +163,3 @@ def _as_text(state: dict[str, Any]) -> str:
     you = state["you"]
     who = f"{you['kind']} {you['id']}" if you else "not recorded"
     return "\n".join([*lines, f"you are {who}, answered by worker {state['worker']}", ""])
-
-
-def _file(name: str) -> bytes:
-    return files("presence_middleware").joinpath(name).read_bytes()
