@@ -56,7 +56,6 @@ class Site:
             "crowd": self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
             "links": LINKS,
             "style": PACKAGE.joinpath("board/static/board.css").read_text("utf-8"),
-            "script": PACKAGE.joinpath("demo/page.js").read_text("utf-8"),
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
@@ -68,6 +67,9 @@ class Site:
         path = environ["PATH_INFO"]
         response = Response(charset="utf-8", cache_control="no-cache")
         match request.method, path:
+            case "GET", "/demo.js":
+                response.content_type = "text/javascript"
+                response.body = PACKAGE.joinpath("demo/page.js").read_bytes()
             case "GET", "/online.json":
                 # Unlike WebOb, this also reads a query that is not in UTF-8.
                 page = dict(parse_qsl(request.query_string)).get("page", "/")
