@@ -26,27 +26,19 @@ _PURPOSES = {
 }
 
 
-def parse_request(text: str) -> tuple[str, str, list[str]]:
-    """Return the method, the target and the lines of headers of a request; a body is ignored.
-
-    The text begins like `GET /x HTTP/1.1`. Raises `ValueError` if it is no request.
-    """
-    head = text.replace("\r\n", "\n").lstrip().partition("\n\n")[0]
-    first, *headers = head.rstrip("\n").split("\n")
-    method, _, rest = first.partition(" ")
-    target, _, version = rest.partition(" ")
-    if not target or not version.startswith("HTTP/"):
-        raise ValueError("expected a request that begins like GET / HTTP/1.1")
-    return method, target, headers
-
-
-def environ_of(method: str, target: str, headers: Iterable[str], address: str) -> dict[str, str]:
+def environ_of(request: str, headers: Iterable[str], address: str) -> dict[str, str]:
     """Return the WSGI environ of a request. Its text is bytes decoded as Latin-1 (PEP 3333).
 
-    `target` is the path, with the query if there is one, and `headers` are lines `Name: value`.
-    `address` is that at the other end of the connection, empty for a Unix socket. Raises
-    `ValueError` if a header or the address is none.
+    `request` begins like `GET /x HTTP/1.1`; headers may follow, and a body, which is ignored.
+    `headers` are further lines `Name: value`. `address` is that at the other end of the connection,
+    empty for a Unix socket. Raises `ValueError` if one of them is none.
     """
+    head = request.replace("\r\n", "\n").lstrip().partition("\n\n")[0]
+    first, *lines = head.rstrip("\n").split("\n")
+    method, _, rest = first.partition(" ")
+    target, _, version = rest.rpartition(" ")
+    if not target or not version.startswith("HTTP/"):
+        raise ValueError("expected a request that begins like GET / HTTP/1.1")
     if address:
         ip_address(address)
     path, _, query = target.partition("?")
@@ -57,7 +49,7 @@ def environ_of(method: str, target: str, headers: Iterable[str], address: str) -
         "QUERY_STRING": query,
         "REMOTE_ADDR": address,
     }
-    for line in headers:
+    for line in (*lines, *headers):
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
             raise ValueError("expected NAME: VALUE")

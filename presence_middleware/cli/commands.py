@@ -14,7 +14,7 @@ import click
 from ..backend import Backend
 from ..doctor import effective_settings, examine
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
-from ..explain import environ_of, explain, parse_request
+from ..explain import environ_of, explain
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import MAX_HISTORY_HOURS, PERIODS
@@ -276,12 +276,11 @@ def explain_command(
     """
     if not path.startswith("/"):
         raise click.UsageError("--path begins with /, such as /t/42, without the host")
+    request = f"{method} {path} HTTP/1.1"
+    if source:
+        request = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     try:
-        if source:
-            text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-            method, path, read = parse_request(text)
-            headers = (*read, *headers)
-        environ = environ_of(method, path, headers, address)
+        environ = environ_of(request, headers, address)
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
     answer = explain(context.site_settings(), environ)

@@ -8,7 +8,7 @@ import pytest
 from itsdangerous import URLSafeSerializer
 
 from presence_middleware import Request, Settings
-from presence_middleware.explain import environ_of, explain, parse_request
+from presence_middleware.explain import environ_of, explain
 from tests.security.signed import at, flask_cookie, starlette_cookie
 from tests.support.commands import run_command
 
@@ -96,9 +96,9 @@ RULES: list[tuple[str, str, str]] = [
 
 
 def sent(
-    *headers: str, method: str = "GET", target: str = "/", address: str = "203.0.113.9"
+    *headers: str, line: str = "GET / HTTP/1.1", address: str = "203.0.113.9"
 ) -> dict[str, str]:
-    return environ_of(method, target, headers, address)
+    return environ_of(line, headers, address)
 
 
 def explained(settings: dict[str, str], sent: dict[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -163,8 +163,7 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
 def test_a_request_is_named_and_counted(
     lines: list[str], settings: dict[str, str], said: str
 ) -> None:
-    method, target = lines[0].split()
-    request = sent(*lines[1:], method=method, target=target)
+    request = sent(*lines[1:], line=f"{lines[0]} HTTP/1.1")
     texts, _ = explained({**SITE, **settings}, request)
     assert ": ".join(texts) == said
 
@@ -199,7 +198,7 @@ def test_hints_are_those_of_the_log() -> None:
 @pytest.mark.parametrize("text", ["", "GET /", "GET / FTP/1", "GET / HTTP/1.1\nno header"])
 def test_text_that_is_no_request_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        sent(*parse_request(text)[2])
+        sent(line=text)
 
 
 RAW = (
