@@ -17,7 +17,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from webob import Request, Response
 
 from ..errors import PresenceError
-from ..lookup import template_presence
 from ..parsers import format_duration
 from ..settings import Settings
 
@@ -85,14 +84,12 @@ class Site:
                 form = dict(parse_qsl(request.body_file.read(length).decode(errors="replace")))
                 page = form.get("page", "/")
                 response = Response(status=303, location=page if page in PAGES else "/")
-                if path == "/login":
-                    name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
-                    visit.identify(name)  # this request is the user's already
-                    response.set_cookie(COOKIE, quote(name), httponly=True, samesite="Lax")
-                else:
-                    if name:
-                        environ["presence_middleware.presence"].leave(name)
-                    response.delete_cookie(COOKIE)
+                entered = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
+                if entered:
+                    visit.identify(entered)  # this request is the user's already
+                elif name:
+                    environ["presence_middleware.presence"].leave(name)
+                response.set_cookie(COOKIE, quote(entered), httponly=True, samesite="Lax")
             case _:
                 response = Response(b"not found\n", status=404, content_type="text/plain")
         start_response(response.status, response.headerlist)
@@ -100,7 +97,7 @@ class Site:
 
     def _as_html(self, environ: WSGIEnvironment, path: str, user: str) -> str:
         # None in an outage: then the page leaves the sentence out.
-        counts = template_presence(environ).counts(room=path)
+        here = self._state(environ, path).get("here")
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
         (title, sentence), board = PAGES[path], escape(settings.board_path)
         return self._template.substitute(
@@ -108,7 +105,7 @@ class Site:
             title=title,
             text=sentence,
             path=path,
-            here="" if counts is None else _people(sum(counts.values())),
+            here="" if here is None else _people(here),
             board=board,
             widget=f'<script src="{board}/widget.js" async></script>' if board else "",
             name=escape(user),
