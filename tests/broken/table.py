@@ -1392,8 +1392,8 @@ error-of-the-server-is-lost: An error of the server reaches it as it was raised.
 
 = servers/test_command_watch.py::test_recorded_history_is_read_once_a_minute
 watch-reads-its-history-each-time: `presence watch` reads the recorded history once a minute.
-- if kind is not None and at - history_read >= HISTORY_INTERVAL:
-+ if kind is not None:
+- if at >= self._history_due:
++ if True:
 
 = unit/test_board.py::test_a_history_longer_than_the_retention_is_that_of_the_retention
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
@@ -1476,8 +1476,8 @@ key-that-is-no-text-is-an-outage: A key that is no text is wrong usage, and no o
 
 = servers/test_command_watch.py::test_hours_that_are_no_number_are_reported_at_a_terminal
 hours-of-no-number: Hours that are no number end `presence watch` with a message.
-- self.seconds = hours * 3600
-+ self.seconds = timedelta(hours=hours).total_seconds()
+- self._hours = reader, window, kind, hours
++ self._hours = reader, window, kind, timedelta(hours=hours) / timedelta(hours=1)
 
 = unit/test_explain.py::test_the_command_asks_neither_app_nor_redis
 path-of-bytes-ends-explain: `presence explain` explains a path that is no UTF-8.
@@ -1486,11 +1486,11 @@ path-of-bytes-ends-explain: `presence explain` explains a path that is no UTF-8.
 
 = unit/test_command_chart.py
 chart-begins-before-its-samples: The chart of `presence watch` begins at the first sample.
-- since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
-+ since = now - timedelta(seconds=self.seconds)
+- max(self._at - timedelta(hours=self._hours), first)
++ self._at - timedelta(hours=self._hours)
 chart-is-longer-than-asked: The chart of `presence watch` is as long as asked at most.
-- since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
-+ since = min(first, now - _MIN_SPAN)
+- max(self._at - timedelta(hours=self._hours), first)
++ first
 
 = unit/test_asgi.py::test_two_recorders_both_count
 inner-recorder-is-silent-over-asgi: Two recorders around an ASGI app both count.
