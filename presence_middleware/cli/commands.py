@@ -245,11 +245,8 @@ def doctor(settings: bool, as_json: bool) -> None:
         if not as_json:
             output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
-    if as_json:
-        answer = {"is_right": is_right, "settings": effective, "findings": reports}
-        output.document(answer)
-    if not is_right:
-        raise click.exceptions.Exit(context.NO)
+    answer = {"is_right": is_right, "settings": effective, "findings": reports}
+    context.show(Report(answer, is_yes=is_right), as_json=as_json)
 
 
 @presence.command("explain")
