@@ -164,11 +164,8 @@ class Chart:
         mark = ""
         if peak.count:
             place, text = counts.index(peak.count), f"{peak.count} at {peak.at.astimezone():{form}}"
-            mark = f"{'':{place}}▼"
-            if place + 2 + len(text) <= columns:
-                mark += f" {text}"
-            elif len(text) + 1 < place:
-                mark = f"{text} ▼".rjust(place + 1)
+            marks = f"{'':{place}}▼ {text}", f"{text} ▼".rjust(place + 1), f"{'':{place}}▼"
+            mark = next(each for each in marks if len(each) <= columns and each[place] == "▼")
         starts = range(0, columns - len(f"{self.since:{form}}") + 1, _TICK)
         moments = [(self.since + length / columns * start).astimezone() for start in starts]
         times = "".join(f"{moment:{form}}".ljust(_TICK) for moment in moments)[:columns]
