@@ -94,17 +94,17 @@ def without_lines_ahead(lines: Iterable[Line], tally: Tally, now: float) -> Iter
     """
     coming = iter(lines)
     following: deque[Line] = deque()
-    newest: int | None = None
+    newest = -math.inf
     while line := following.popleft() if following else next(coming, None):
-        if newest is None or line.at > newest + AHEAD:
+        if line.at > newest + AHEAD:
             following.extend(islice(coming, FOLLOWING - len(following)))
-            is_future = newest is not None and line.at > now + AHEAD
+            is_future = newest > -math.inf and line.at > now + AHEAD
             # A log goes on at a time if at least half of its next lines do.
             agreeing = sum(each.at >= line.at - AHEAD for each in following)
             if agreeing < max(SEVERAL if is_future else 0, len(following) / 2):
                 tally.note("ahead")
                 continue
-        newest = line.at if newest is None else max(newest, line.at)
+        newest = max(newest, line.at)
         yield line
 
 
