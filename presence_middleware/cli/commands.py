@@ -83,8 +83,7 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Report:
     Periods are such as 12h; by default 1d, 7d and 30d, as far as the site can answer them.
     """
     numbers = {each: reader.active(each, kind) for each in periods}
-    if not numbers:
-        numbers = reader.run(reader.backend.queries.active_in_periods(kind))
+    numbers = numbers or reader.run(reader.backend.queries.active_in_periods(kind))
     if not numbers:
         reader.active(PERIODS[0], kind)  # raises the reason
     return Report({"active": numbers}, numbers.items(), ("period", kind))

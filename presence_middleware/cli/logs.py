@@ -177,10 +177,10 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     settings = context.site_settings()
     if not settings.enabled:
         raise SettingsError("PRESENCE_ENABLED=0: follow would record nothing")
-    if board and not settings.board_path:
-        settings = context.site_settings(board_path=BOARD_PATH)
     if not board:
         context.joining(settings)  # nobody could read memory://
+    elif not settings.board_path:
+        settings = context.site_settings(board_path=BOARD_PATH)
     if blind := blind_rules(settings):
         raise SettingsError(
             f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "

@@ -99,8 +99,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    url_host = f"[{host}]" if ":" in host else host
+    family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
@@ -111,7 +110,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     def when_ready(arbiter: Any) -> None:
         # On SIGTERM, gunicorn would wait for open connections; on SIGHUP, it would start again.
         arbiter.handle_term = arbiter.handle_hup = arbiter.handle_int
-        print(_welcome(f"http://{url_host}:{port}", crowd), flush=True)
+        print(_welcome(f"http://{shown}:{port}", crowd), flush=True)
 
     demo = Demo(
         crowd,
