@@ -214,21 +214,20 @@ def _capacity(kind: str, store: Shards, settings: Settings, now: float) -> Plan[
 
 def _events(kind: str, backend: Backend) -> Plan[Finding]:
     """Check that processes of the site announce who comes, and in time who has gone."""
-    remedy = None
+    announced = f"events of {kind}:"
     if not (yield from backend.is_announced(kind)):
-        what = "a process that records does not announce them"
-        remedy = "set PRESENCE_EVENTS to the same kinds in all processes"
-    elif (lag := (yield from backend.queries.sweep_lag(kind))) is None:
-        what = "nobody came or went lately"
-    elif lag <= max(MOST_SWEEP_LAG, 2 * backend.settings.flush_interval):
-        what = f"up to date, late by {lag:.0f} s"
-    else:
-        what = f"nobody sweeps, late by {parsers.format_duration(round(lag))}"
-        remedy = (
-            "who has gone is announced only while a process of the site runs with "
-            "PRESENCE_EVENTS and threads"
-        )
-    return Finding.of(remedy is None, f"events of {kind}: {what}", remedy or "")
+        what = f"{announced} a process that records does not announce them"
+        return Finding.of(False, what, "set PRESENCE_EVENTS to the same kinds in all processes")
+    lag = yield from backend.queries.sweep_lag(kind)
+    if lag is None:
+        return Finding(True, f"{announced} nobody came or went lately")
+    if lag <= max(MOST_SWEEP_LAG, 2 * backend.settings.flush_interval):
+        return Finding(True, f"{announced} up to date, late by {lag:.0f} s")
+    return Finding(
+        False,
+        f"{announced} nobody sweeps, late by {parsers.format_duration(round(lag))}: who has gone "
+        "is announced only while a process of the site runs with PRESENCE_EVENTS and threads",
+    )
 
 
 def _logins(backend: Backend) -> Plan[Finding]:

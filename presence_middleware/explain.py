@@ -1,7 +1,8 @@
 """Explain who a request counts as, and why. Contacts no app and no Redis."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from ipaddress import ip_address
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from .identity.resolver import Matcher, RuleMatcher
@@ -25,40 +26,41 @@ _PURPOSES = {
 }
 
 
-class Sent(NamedTuple):
-    """A request as a client sends it."""
+def environ_of(request: str, headers: Iterable[str], address: str) -> dict[str, str]:
+    """Return the WSGI environ of a request. Its text is bytes decoded as Latin-1 (PEP 3333).
 
-    method: str = "GET"
-    target: str = "/"
-    """The path, with the query if there is one."""
-    headers: Sequence[tuple[str, str]] = ()
-    address: str = "127.0.0.1"
-    """The address at the other end of the connection."""
-
-
-def parse_header(line: str) -> tuple[str, str]:
-    """Return the name and the value of a header `Name: value`. Raises `ValueError` otherwise."""
-    name, colon, value = line.partition(":")
-    if not colon or not name.strip():
-        raise ValueError("expected NAME: VALUE")
-    return name.strip(), value.strip()
-
-
-def parse_request(text: str, address: str) -> Sent:
-    """Return a request from its text, such as `GET /x HTTP/1.1` and headers; a body is ignored.
-
-    Raises `ValueError` if it is no request.
+    `request` begins like `GET /x HTTP/1.1`; headers may follow, and a body, which is ignored.
+    `headers` are further lines `Name: value`. `address` is that at the other end of the connection,
+    empty for a Unix socket. Raises `ValueError` if one of them is none.
     """
-    head = text.replace("\r\n", "\n").lstrip().partition("\n\n")[0]
+    head = request.replace("\r\n", "\n").lstrip().partition("\n\n")[0]
     first, *lines = head.rstrip("\n").split("\n")
     method, _, rest = first.partition(" ")
-    target, _, version = rest.partition(" ")
+    target, _, version = rest.rpartition(" ")
     if not target or not version.startswith("HTTP/"):
         raise ValueError("expected a request that begins like GET / HTTP/1.1")
-    return Sent(method.upper(), target, [parse_header(line) for line in lines], address)
+    if address:
+        ip_address(address)
+    path, _, query = target.partition("?")
+    environ = {
+        "REQUEST_METHOD": method.upper(),
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("latin-1"),
+        "QUERY_STRING": query,
+        "REMOTE_ADDR": address,
+    }
+    for line in (*lines, *headers):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ValueError("expected NAME: VALUE")
+        key = f"HTTP_{name.strip().upper().replace('-', '_')}"
+        latin = value.strip().encode("utf-8", "surrogateescape").decode("latin-1")
+        joint = "; " if key == "HTTP_COOKIE" else ","
+        environ[key] = f"{environ[key]}{joint}{latin}" if key in environ else latin
+    return environ
 
 
-def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
+def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
     """Return what the `request` is, the `rules` asked for who sent it, the `conclusion`, `hints`.
 
     Each rule has a `name` and a `result`, and the conclusion is what the request counts as. Names
@@ -66,7 +68,7 @@ def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
     `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     resolver = resolver_for(settings)
-    request = WsgiRequest(_environ(sent), resolver.locate)
+    request = WsgiRequest(environ, resolver.locate)
     hints = SetupHints(settings, resolver)
     board, pulse, path = settings.board_path, settings.pulse_path, request.path
     signal = read_signal(request, is_own=path == pulse) if pulse else None
@@ -107,24 +109,6 @@ def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
         "conclusion": f"not counted: {refusal}" if refusal else counts_as,
         "hints": [f"hint: {hint.message}: {hint.remedy}" for hint in shows],
     }
-
-
-def _environ(sent: Sent) -> dict[str, str]:
-    """Return the WSGI environ of a request. Its text is bytes decoded as Latin-1 (PEP 3333)."""
-    path, _, query = sent.target.partition("?")
-    environ = {
-        "REQUEST_METHOD": sent.method.upper(),
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("latin-1"),
-        "QUERY_STRING": query,
-        "REMOTE_ADDR": sent.address,
-    }
-    for name, value in sent.headers:
-        key = f"HTTP_{name.upper().replace('-', '_')}"
-        latin = value.encode("utf-8", "surrogateescape").decode("latin-1")
-        joint = "; " if key == "HTTP_COOKIE" else ","
-        environ[key] = f"{environ[key]}{joint}{latin}" if key in environ else latin
-    return environ
 
 
 def _conclusion(

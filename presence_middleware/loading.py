@@ -34,15 +34,7 @@ def load_app() -> Any:
         # Servers look for an app in the current directory, too.
         sys.path.insert(0, here)
     try:
-        try:
-            target: Any = import_module(module)
-        except ModuleNotFoundError as error:
-            # An import in the site's own code is passed on.
-            if not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise SettingsError(
-                f"{named}: {error} in {Path.cwd()} or elsewhere: {REMEDY}"
-            ) from error
+        target: Any = import_module(module)
         for part in name.split("."):
             if not hasattr(target, part):
                 where = getattr(import_module(module), "__file__", "built in")
@@ -51,6 +43,11 @@ def load_app() -> Any:
         if is_call and (reason := _refusal(target, *arguments, **options)):
             raise SettingsError(f"{named}: {name} cannot be called with these arguments: {reason}")
         return target(*arguments, **options) if is_call else target
+    except ModuleNotFoundError as error:
+        # An import in the site's own code is passed on.
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise SettingsError(f"{named}: {error} in {Path.cwd()} or elsewhere: {REMEDY}") from error
     except AttributeError as error:
         # Servers take an AttributeError for "no such app", and hide the line that raised it.
         raise RuntimeError(f"{named}: AttributeError: {error}") from error

@@ -74,9 +74,7 @@ def find_filter(ini: str) -> Filter:
     Raises `SettingsError` if the file cannot be read, or if it has no or several such sections.
     """
     file, _, name = ini.partition("#")
-    filters = list(_filters(file, {}))
-    if name:
-        filters = [each for each in filters if each.name == name]
+    filters = [each for each in _filters(file, {}) if name in ("", each.name)]
     if len(filters) == 1:
         return filters[0]
     if filters:

@@ -18,7 +18,6 @@ from .errors import PresenceError
 from .people import Reason
 from .presence import Presence
 from .recorder import Recorder, recorder_for
-from .stores import merge_plans
 
 READ_EVERY = 1.0  # seconds
 Values = Mapping[Any, float | None] | float | None
@@ -73,18 +72,12 @@ class PresenceCollector(Collector):
     def _read_site(self) -> dict[str, Values]:
         presence, queries = self._presence, self._presence.backend.queries
         kinds, announced = queries.settings.kinds, queries.settings.events
-        peaks = {kind: presence.peak(kind) for kind in kinds}
-        lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in announced}
-        active = presence.run(merge_plans([*map(queries.active_in_periods, kinds)]))
+        active = {kind: presence.run(queries.active_in_periods(kind)) for kind in kinds}
         return {
             "online": presence.counts(),
-            "active": {
-                (kind, period): number
-                for kind, numbers in zip(kinds, active, strict=True)
-                for period, number in numbers.items()
-            },
-            "peak": {kind: peak.count for kind, peak in peaks.items() if peak},
-            "sweep_lag": lags,
+            "active": {(kind, each): active[kind][each] for kind in kinds for each in active[kind]},
+            "peak": {kind: peak.count for kind in kinds if (peak := presence.peak(kind))},
+            "sweep_lag": {kind: presence.run(queries.sweep_lag(kind)) for kind in announced},
         }
 
     def _families(self, site: Mapping[str, Values]) -> Iterator[Metric]:

@@ -3,17 +3,18 @@
 import math
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from ipaddress import ip_address
+from typing import Any
 
 import click
 
-from .. import parsers
 from ..backend import Backend
 from ..doctor import effective_settings, examine
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
-from ..explain import Sent, explain, parse_header, parse_request
+from ..explain import environ_of, explain
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import MAX_HISTORY_HOURS, PERIODS
@@ -57,7 +58,7 @@ def presence(site: click.Context, ini: str | None) -> None:
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Report:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Report({"count": number}, [[str(number)]])
+    return Report({"count": number}, [[number]])
 
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
@@ -68,15 +69,9 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
 
     Who is in a room is sorted by id.
     """
-    people, rows = [], list[list[str]]()
-    for id, moment in reader.online(kind, window=window, limit=limit, room=room):
-        people.append({"id": id, "last_seen": moment and output.iso(moment)})
-        rows.append([id])
-        if moment is not None:
-            age = output.age(moment)
-            ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
-            rows[-1].append(ago)
-    return Report({"online": people}, rows, (kind, "last seen"))
+    found = reader.online(kind, window=window, limit=limit, room=room)
+    rows = [(id, output.brief_age(moment)) if moment else (id,) for id, moment in found]
+    return Report({"online": [each._asdict() for each in found]}, rows, (kind, "last seen"))
 
 
 @presence.command(params=[context.kind_option])
@@ -88,18 +83,16 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Report:
     Periods are such as 12h; by default 1d, 7d and 30d, as far as the site can answer them.
     """
     numbers = {each: reader.active(each, kind) for each in periods}
-    if not numbers:
-        numbers = reader.run(reader.backend.queries.active_in_periods(kind))
+    numbers = numbers or reader.run(reader.backend.queries.active_in_periods(kind))
     if not numbers:
         reader.active(PERIODS[0], kind)  # raises the reason
-    rows = [(period, str(number)) for period, number in numbers.items()]
-    return Report({"active": numbers}, rows, ("period", kind))
+    return Report({"active": numbers}, numbers.items(), ("period", kind))
 
 
 @presence.command(params=[context.kind_argument, context.room_option])
 @click.option("--below", type=click.IntRange(1), default=1, help="Wait until fewer are online.")
 @click.option(
-    "--timeout", metavar="DURATION", type=context.interval, help="Wait no longer than this."
+    "--timeout", metavar="DURATION", type=context.duration, help="Wait no longer than this."
 )
 def wait(kind_given: str | None, room: str | None, below: int, timeout: float | None) -> None:
     """Wait until fewer than --below are online, by default until nobody is.
@@ -134,13 +127,11 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     online = set(reader.online_among(ids, kind, window=window))
     # By the id as it is stored, which may differ from the argument by blanks.
     moments = reader.last_seen_among(ids, kind)
-    people, rows = [], list[list[str]]()
+    people, rows = list[dict[str, Any]](), list[Sequence[object]]()
     for id, moment in moments.items():
-        last_seen = moment and output.iso(moment)
-        people.append({"id": id, "online": id in online, "last_seen": last_seen})
-        rows.append([id, "online" if id in online else "offline" if moment else "never seen"])
-        if moment is not None:
-            rows[-1] += [output.ago(moment), output.iso(moment)]
+        state = "online" if id in online else "offline" if moment else "never seen"
+        people.append({"id": id, "online": id in online, "last_seen": moment})
+        rows.append((id, state, output.ago(moment), moment) if moment else (id, state))
     if len(ids) == 1:
         return Report(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -188,11 +179,10 @@ def history(reader: Presence, kind: str, hours: float) -> Report:
     On a terminal, draw a chart.
     """
     samples = reader.history(hours, kind)
-    points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-    rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
+    rows = ((sample.at, sample.count) for sample in samples)
     now = datetime.now(UTC)
     chart = Chart(samples, now - timedelta(hours=hours), now, _CHART_LINES)
-    return Report({"samples": points}, rows, draw=lambda: output.console().print(chart))
+    return Report({"samples": list(map(asdict, samples))}, rows, draw=partial(output.draw, chart))
 
 
 @presence.command(params=[context.kind_option])
@@ -208,12 +198,10 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Report:
         context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
         reader.reset_peak(kind)
     highest = None if reset else reader.peak(kind)
-    if highest is None:
-        text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
-        remark = partial(output.line, text)
-        return Report({"count": None, "at": None}, is_yes=reset, draw=remark)
-    most, at = highest.count, output.iso(highest.at)
-    return Report({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
+    if highest is not None:
+        return Report(asdict(highest), [(highest.count, output.ago(highest.at), highest.at)])
+    text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
+    return Report({"count": None, "at": None}, is_yes=reset, draw=partial(output.line, text))
 
 
 @presence.command()
@@ -225,11 +213,8 @@ def config(as_json: bool) -> None:
     for rule in site.identity:
         if rule.function:
             check_module(rule.function)
-    if as_json:
-        output.document(settings)
-    else:
-        rows = ((name, *each.values()) for name, each in settings.items())
-        output.table(("setting", "value", "from"), rows)
+    rows = ((name, *each.values()) for name, each in settings.items())
+    context.show(Report(settings, rows, ("setting", "value", "from")), as_json=as_json)
 
 
 @presence.command()
@@ -259,11 +244,8 @@ def doctor(settings: bool, as_json: bool) -> None:
         if not as_json:
             output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
-    if as_json:
-        answer = {"is_right": is_right, "settings": effective, "findings": reports}
-        output.document(answer)
-    if not is_right:
-        raise click.exceptions.Exit(context.NO)
+    answer = {"is_right": is_right, "settings": effective, "findings": reports}
+    context.show(Report(answer, is_yes=is_right), as_json=as_json)
 
 
 @presence.command("explain")
@@ -290,18 +272,14 @@ def explain_command(
     """
     if not path.startswith("/"):
         raise click.UsageError("--path begins with /, such as /t/42, without the host")
+    request = f"{method} {path} HTTP/1.1"
+    if source:
+        request = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     try:
-        given = [parse_header(header) for header in headers]
-        if address:  # a Unix socket has none
-            ip_address(address)
-        sent = Sent(method, path, given, address)
-        if source:
-            text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-            read = parse_request(text, address)
-            sent = read._replace(headers=[*read.headers, *given])
+        environ = environ_of(request, headers, address)
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
-    answer = explain(context.site_settings(), sent)
+    answer = explain(context.site_settings(), environ)
     if as_json:
         output.document(answer)
         return

@@ -18,7 +18,7 @@ from ..settings import Settings
 from . import output
 
 NO, USAGE, UNAVAILABLE = 1, 2, 3
-MIN_INTERVAL = 0.1  # seconds
+MIN_DURATION = 0.1  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 kind_option = click.Option(
@@ -44,7 +44,7 @@ class Report(NamedTuple):
 
     document: dict[str, Any]
     """The answer for `--json`, without the kind and the room."""
-    rows: Iterable[Sequence[str]] = ()
+    rows: Iterable[Sequence[object]] = ()
     """The answer for people and scripts."""
     columns: Sequence[str] = ()
     """The names of the columns of a table; empty for lines."""
@@ -65,18 +65,23 @@ def answering(command: Callable[..., Report]) -> Callable[..., None]:
     def run(kind_given: str | None, as_json: bool, **options: Any) -> None:
         reader, kind = site_reader(kind_given)
         answer = command(reader, kind, **options)
-        if as_json:
-            room = options.get("room")
-            asked = {"kind": kind} if room is None else {"kind": kind, "room": room}
-            output.document(asked | answer.document)
-        elif answer.draw is not None and output.is_terminal():
-            answer.draw()
-        else:
-            output.table(answer.columns, answer.rows)
-        if not answer.is_yes:
-            raise click.exceptions.Exit(NO)
+        room = options.get("room")
+        asked = {"kind": kind} if room is None else {"kind": kind, "room": room}
+        show(answer._replace(document=asked | answer.document), as_json=as_json)
 
     return run
+
+
+def show(answer: Report, *, as_json: bool) -> None:
+    """Print an answer, and end the command with 1 if it is no."""
+    if as_json:
+        output.document(answer.document)
+    elif answer.draw is not None and output.is_terminal():
+        answer.draw()
+    else:
+        output.table(answer.columns, answer.rows)
+    if not answer.is_yes:
+        raise click.exceptions.Exit(NO)
 
 
 def ini_filter() -> Filter:
@@ -156,18 +161,13 @@ def exit_on_signals() -> None:
 
 
 def duration(value: str) -> float:
-    """Return a duration in seconds; the type of an option."""
+    """Return a duration of at least `MIN_DURATION` in seconds; the type of an option."""
     try:
-        return parsers.duration(value)
+        seconds = parsers.duration(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: expected {error}") from None
-
-
-def interval(value: str) -> float:
-    """Return a duration of at least `MIN_INTERVAL` in seconds; the type of an option."""
-    seconds = duration(value)
-    if seconds < MIN_INTERVAL:
-        raise click.BadParameter(f"{value!r}: expected at least {MIN_INTERVAL}s")
+    if seconds < MIN_DURATION:
+        raise click.BadParameter(f"{value!r}: expected at least {MIN_DURATION}s")
     return seconds
 
 

@@ -1,6 +1,5 @@
 """`presence events` and `presence watch`, which print what happens until Ctrl-C."""
 
-import json
 import os
 import sys
 import time
@@ -9,16 +8,14 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..presence import Presence
 from ..queries import MAX_AMONG, is_text
-from ..settings import Settings
 from ..stores import Batch, Command, Plan, Sample
 from ..stores.plan import decoded, readable_texts
 from . import context, output
@@ -73,10 +70,10 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
                     continue
                 # `echo` flushes each line.
                 if as_json:
-                    click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
+                    click.echo(output.to_json(event._asdict()))
                     continue
                 state = "online" if event.online else "offline"
-                output.table((), [(output.iso(event.at), event.kind, state, event.id)])
+                output.table((), [(event.at, event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -106,7 +103,7 @@ def _members(key: str) -> Plan[list[str]]:
     "--interval",
     metavar="DURATION",
     default="1s",
-    type=context.interval,
+    type=context.duration,
     help="How often to read the counts.",
 )
 @click.option(
@@ -120,163 +117,112 @@ def watch(
 
     A terminal also shows a chart of a kind. A pipe receives a line for each kind.
     """
-    settings = context.site_settings()
-    kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
+    reader, kind = context.site_reader(kind_given)
+    reader.backend.queries.kind(kind)  # fails at once if there is none
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if output.is_terminal() and can_draw and not as_json:
-        draw(read_site(settings, window, interval, kind, hours), Screen(kind, Recent(hours)))
+        draw(Screen(reader, window, kind, hours), interval)
     else:
-        print_lines(read_site(settings, window, interval), as_json=as_json)
-
-
-class Reading(NamedTuple):
-    """The counts of each kind at a moment, or the error that Redis caused."""
-
-    at: datetime
-    counts: dict[str, int]
-    samples: list[Sample] | None = None
-    """The history that the site recorded; None if it was not read this time."""
-    peaks: dict[str, Sample | None] | None = None
-    """The recorded peaks by kind; None if they were not read this time."""
-    error: str | None = None
-
-
-def read_site(
-    settings: Settings,
-    window: str | None,
-    interval: float,
-    kind: str | None = None,
-    hours: float = 1,
-) -> Iterator[Reading | None]:
-    """Yield a reading every `interval` seconds, without an end, and None when to draw in between.
-
-    Counts are those of `window`, by default the site's. `kind` is the kind of the history, and
-    `hours` its length. Without a kind, no history is read. A reading in an outage has an error and
-    no counts. Raises `QueryError` for an invalid window.
-    """
-    history_read = datetime.min.replace(tzinfo=UTC)
-    reader = Presence(context.joining(settings))
-    while True:
-        at, due = datetime.now(UTC), time.monotonic() + interval
-        try:
-            reading = Reading(at, reader.counts(window=window))
-            if kind is not None and at - history_read >= HISTORY_INTERVAL:
-                peaks = {each: reader.peak(each) for each in settings.kinds}
-                reading = reading._replace(samples=reader.history(hours, kind), peaks=peaks)
-                history_read = at
-        except PresenceUnavailable as error:
-            reading = Reading(at, {}, error=str(error))
-        yield reading
-        while (left := due - time.monotonic()) > 0:
-            time.sleep(min(left, REDRAW_EVERY))
-            yield None
-
-
-class Recent:
-    """The counts of a kind in the last hours: the site's samples, and the counts read since."""
-
-    def __init__(self, hours: float) -> None:
-        self.seconds = hours * 3600
-        self.recorded: list[Sample] = []
-        """The samples that the site recorded."""
-        self._read: dict[int, Sample] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Add a count. A slot of time has only its highest count."""
-        slot = int(sample.at.timestamp() // (self.seconds / _SLOTS))
-        former = self._read.pop(slot, sample)
-        self._read[slot] = max(former, sample, key=attrgetter("count"))
-        if len(self._read) > _SLOTS:
-            del self._read[min(self._read)]
-
-    def samples(self) -> list[Sample]:
-        """Return all samples, oldest first."""
-        return sorted([*self.recorded, *self._read.values()], key=attrgetter("at"))
-
-    def chart(self, now: datetime, height: int) -> Chart:
-        """Return a chart of the last hours, or since the first sample if that is shorter."""
-        samples = self.samples()
-        first = min((sample.at for sample in samples), default=now)
-        since = max(now - timedelta(seconds=self.seconds), min(first, now - _MIN_SPAN))
-        return Chart(samples, since, now, height)
+        print_lines(reader, window, interval, as_json=as_json)
 
 
 class Screen:
     """The newest counts with their peaks, a chart of a kind, and the state of Redis."""
 
-    def __init__(self, kind: str, recent: Recent) -> None:
-        self._kind, self._recent = kind, recent
-        self._at = datetime.now(UTC)
+    def __init__(self, reader: Presence, window: str | None, kind: str, hours: float) -> None:
+        """Show the counts of `window`, by default the site's, and the last `hours` of a kind."""
+        self._reader, self._window, self._kind, self._hours = reader, window, kind, hours
+        self._at, self._history_due = datetime.now(UTC), datetime.min.replace(tzinfo=UTC)
         self._counts: dict[str, int] = {}
         self._peaks: dict[str, Sample] = {}
-        self._outage: Reading | None = None
+        self._samples: dict[float, Sample] = {}
+        """The highest of the recorded and the read counts of each slot of time."""
+        self._outage: tuple[datetime, str] | None = None
 
-    def update(self, reading: Reading) -> None:
-        """Show a new reading. In an outage, the last counts stay on the screen."""
-        self._at = reading.at
-        if reading.error:
-            self._outage = self._outage or reading
+    def update(self, at: datetime) -> None:
+        """Read the counts and, once a minute, the history; `at` is the time.
+
+        In an outage, the last counts stay on the screen. Raises `QueryError` for an invalid window.
+        """
+        self._at = at
+        samples, peaks = list[Sample](), dict[str, Sample | None]()
+        try:
+            counts = self._reader.counts(window=self._window)
+            if at >= self._history_due:
+                samples = self._reader.history(self._hours, self._kind)
+                peaks = {kind: self._reader.peak(kind) for kind in counts}
+                self._history_due = at + HISTORY_INTERVAL
+        except PresenceUnavailable as error:
+            self._outage = self._outage or (at, str(error))
             return
-        self._outage, self._counts = None, reading.counts
-        self._recent.add(Sample(reading.at, reading.counts[self._kind]))
-        if reading.samples is not None:
-            self._recent.recorded = reading.samples
-        for kind, count in reading.counts.items():
+        self._outage, self._counts = None, counts
+        for sample in (*samples, Sample(at, counts[self._kind])):
+            slot = sample.at.timestamp() // (self._hours * 3600 / _SLOTS)
+            former = self._samples.get(slot, sample)
+            self._samples[slot] = max(former, sample, key=attrgetter("count"))
+            if len(self._samples) > _SLOTS:
+                del self._samples[min(self._samples)]
+        for kind, count in counts.items():
             # Of equal counts, the first is the peak.
-            known = self._peaks.get(kind), (reading.peaks or {}).get(kind)
-            samples = [*filter(None, known), Sample(reading.at, count)]
-            if (peak := max(samples, key=attrgetter("count"))).count:
-                self._peaks[kind] = peak
+            known = self._peaks.get(kind), peaks.get(kind), Sample(at, count)
+            self._peaks[kind] = max(filter(None, known), key=attrgetter("count"))
+
+    def chart(self, height: int) -> Chart:
+        """Return a chart of the last hours, or since the first sample if that is shorter."""
+        samples = sorted(self._samples.values(), key=attrgetter("at"))
+        first = min(samples[0].at, self._at - _MIN_SPAN)
+        return Chart(samples, max(self._at - timedelta(hours=self._hours), first), self._at, height)
 
     def __rich_console__(
         self, console: "Console", options: "ConsoleOptions"
     ) -> "Iterator[Text | Chart]":
         from rich.text import Text
 
-        line = partial(Text, no_wrap=True, overflow="crop")
-        state = line(f"{self._at.astimezone():%H:%M:%S}  ")
-        if self._outage is None:
-            state.append("Ctrl-C ends", "dim")
-        else:
-            since = f"{self._outage.at.astimezone():%H:%M:%S}"
-            error = output.printable(str(self._outage.error))
-            state.append(f"no answer since {since}: {error}", "bold red")
-        yield state
-        for kind, count in self._counts.items():
+        line = partial(Text.assemble, no_wrap=True, overflow="crop")
+        state, style = ("Ctrl-C ends", "dim"), ""
+        if self._outage is not None:
+            since, error = self._outage
+            told = f"no answer since {since.astimezone():%H:%M:%S}: {output.printable(error)}"
             # Counts from before an outage are dim.
-            shown = line(f"{kind:>10}  ", "dim" if self._outage else "")
-            shown.append(f"{count:<9}", "bold")
-            if kind in self._peaks:
-                peak = self._peaks[kind]
-                shown.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
-            yield shown
+            state, style = (told, "bold red"), "dim"
+        yield line(f"{self._at.astimezone():%H:%M:%S}  ", state)
+        for kind, count in self._counts.items():
+            peak = self._peaks[kind]
+            highest = f"peak {peak.count}, {output.ago(peak.at)}" if peak.count else ""
+            shown = f"{kind:>10}  ", (f"{count:<9}", "bold"), (highest, "dim")
+            yield line(*shown, style=style)
         height = (options.height or console.height) - len(self._counts) - 3
         if self._counts and height >= _MIN_CHART_LINES:
-            length = format_duration(self._recent.seconds)
-            title = line(f"{self._kind:>10}", "bold")
-            yield from (line(), title.append(f"  in the last {length}", "dim"))
-            yield self._recent.chart(self._at, height)
+            length = f"  in the last {format_duration(self._hours * 3600)}"
+            yield from (line(), line((f"{self._kind:>10}", "bold"), (length, "dim")))
+            yield self.chart(height)
 
 
-def print_lines(readings: Iterator[Reading | None], *, as_json: bool) -> None:
+def print_lines(reader: Presence, window: str | None, interval: float, *, as_json: bool) -> None:
     """Print readings until Ctrl-C, which is how the command is meant to end."""
     is_outage = False
     with suppress(KeyboardInterrupt):
-        for reading in filter(None, readings):
-            at, error = output.iso(reading.at), reading.error
+        while True:
+            at, due = datetime.now(UTC), time.monotonic() + interval
+            counts, error = dict[str, int](), ""
+            try:
+                counts = reader.counts(window=window)
+            except PresenceUnavailable as failure:
+                error = str(failure)
             if as_json:
-                answer = {"error": error} if error else {"counts": reading.counts}
-                click.echo(json.dumps({"at": at, **answer}))
-                continue
-            if bool(error) != is_outage:
-                # An outage is reported when it begins and when it ends.
-                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                is_outage = not is_outage
-            for kind, count in reading.counts.items():
-                click.echo(f"{at}\t{kind}\t{count}")
+                answer = {"error": error} if error else {"counts": counts}
+                click.echo(output.to_json({"at": at, **answer}))
+            else:
+                if bool(error) != is_outage:
+                    # An outage is reported when it begins and when it ends.
+                    click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                    is_outage = not is_outage
+                for kind, count in counts.items():
+                    click.echo(f"{output.iso(at)}\t{kind}\t{count}")
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
-def draw(readings: Iterator[Reading | None], screen: Screen) -> None:
+def draw(screen: Screen, interval: float) -> None:
     """Show readings until Ctrl-C."""
     from rich.live import Live
 
@@ -285,9 +231,12 @@ def draw(readings: Iterator[Reading | None], screen: Screen) -> None:
     live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
-        for reading in readings:
-            if reading is not None:
-                screen.update(reading)
-            live.refresh()  # also after the terminal was resized
+        while True:
+            due = time.monotonic() + interval
+            screen.update(datetime.now(UTC))
+            live.refresh()
+            while (left := due - time.monotonic()) > 0:
+                time.sleep(min(left, REDRAW_EVERY))
+                live.refresh()  # the terminal may have been resized
     finally:
         live.stop()

@@ -1,17 +1,17 @@
 """`presence replay` and `presence follow`: the access logs of a site, whole or as they grow."""
 
-import json
 import os
 import signal
 import socket
 import sys
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse
 
@@ -30,9 +30,6 @@ from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
 from .output import Chart
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
@@ -58,9 +55,13 @@ logs_argument = click.argument(
 
 @click.command(params=[context.window_option])
 @logs_argument
-@click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
+@click.option(
+    "--chart", metavar="FILE", type=click.File("w", "utf-8", lazy=True), help="Write an SVG."
+)
 @context.json_option
-def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
+def replay(
+    paths: tuple[str, ...], window: str | None, chart: IO[str] | None, as_json: bool
+) -> None:
     """Show how many were online, from the access logs of a site.
 
     No Redis is needed. Logs are in the common, combined or a JSON format, also gzip; - is standard
@@ -71,6 +72,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
 
     In a pipe, print a line for each minute: its time, and how many of each kind were online.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once")
     has_charts = output.is_terminal() and not as_json
@@ -78,7 +82,12 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     before_minute = '{"minutes": [\n'
     settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
     tally, summary = Tally(), Summary(settings.kinds)
-    bar = _progress_bar(is_shown=has_charts or not output.is_terminal())
+    bar = Progress(
+        *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
+        console=Console(stderr=True, force_terminal=True),
+        transient=True,
+        disable=(as_json and output.is_terminal()) or not sys.stderr.isatty(),
+    )
     report = partial(bar.advance, bar.add_task("", total=size_of(paths)))
     minutes = count_online(read_logs(paths, tally, report), settings, tally)
     if blind := blind_rules(settings):
@@ -86,26 +95,23 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     with bar:
         for moment in minutes:
             summary.add(moment)
-            at = output.iso(moment_of(moment.at))
+            at = moment_of(moment.at)
             if as_json:
                 counts = dict(zip(settings.kinds, moment.counts, strict=True))
-                print(before_minute + json.dumps({"at": at, "counts": counts}), end="")
+                print(before_minute + output.to_json({"at": at, "counts": counts}), end="")
                 before_minute = ",\n"
             elif not has_charts:
-                print(at, *moment.counts, sep="\t")
+                print(output.iso(at), *moment.counts, sep="\t")
     requests = tally.lines - tally.odd["unreadable"]
     if tally.lines and not requests:
         raise click.ClickException(
             f"no line is in the common, the combined or a JSON format: the first is {tally.example}"
         )
     if as_json:
-        peaks = {
-            kind: peak and {"at": output.iso(peak.at), "count": peak.count}
-            for kind, peak in summary.peaks.items()
-        }
+        peaks = {kind: peak and asdict(peak) for kind, peak in summary.peaks.items()}
         rest = {"window": settings.window, "peak": peaks, "requests": requests}
         rest |= {reason: tally.odd[reason] for reason in WHY_UNCOUNTED}
-        print(f"{'' if summary.points else before_minute}\n], {json.dumps(rest)[1:]}")
+        print(f"{'' if summary.points else before_minute}\n], {output.to_json(rest)[1:]}")
     elif has_charts:
         output.line(
             f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
@@ -113,10 +119,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         _print_charts(summary)
     _print_uncounted(tally)
     if chart:
-        try:
-            Path(chart).write_text(summary.chart(), encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(chart, error.strerror) from error
+        chart.write(summary.chart())
     # Flushed here, where a closed pipe ends the command without an error.
     sys.stdout.flush()
 
@@ -127,9 +130,10 @@ def _print_charts(summary: Summary) -> None:
             output.line(f"{kind}: nobody", "bold")
             continue
         output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
-        samples = [Sample(moment_of(each.at), each.counts[place]) for each in summary.points]
+        points = summary.points.items()
+        samples = [Sample(moment_of(at), counts[place]) for at, counts in points]
         end = samples[-1].at + timedelta(seconds=summary.step)
-        output.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
+        output.draw(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
 
 
 def _print_uncounted(tally: Tally) -> None:
@@ -153,19 +157,6 @@ def blind_rules(settings: Settings) -> list[str]:
     return [str(rule) for rule in settings.identity if not may_match(rule)]
 
 
-def _progress_bar(*, is_shown: bool) -> "Progress":
-    """Return a progress bar, which is drawn if standard error is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-    return Progress(
-        *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
-        console=Console(stderr=True, force_terminal=True),
-        transient=True,
-        disable=not (is_shown and sys.stderr.isatty()),
-    )
-
-
 @click.command()
 @logs_argument
 @click.option(
@@ -186,10 +177,10 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     settings = context.site_settings()
     if not settings.enabled:
         raise SettingsError("PRESENCE_ENABLED=0: follow would record nothing")
-    if board and not settings.board_path:
-        settings = context.site_settings(board_path=BOARD_PATH)
     if not board:
         context.joining(settings)  # nobody could read memory://
+    elif not settings.board_path:
+        settings = context.site_settings(board_path=BOARD_PATH)
     if blind := blind_rules(settings):
         raise SettingsError(
             f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "

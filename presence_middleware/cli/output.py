@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import click
 
-from ..parsers import DAY
+from ..parsers import DAY, format_duration
 from ..stores import Sample
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def draw(picture: object) -> None:
+    """Print what rich can draw. Call it only if standard output is a terminal."""
+    console().print(picture)
+
+
 def console() -> "Console":
     """Return the terminal. Call it only if standard output is a terminal."""
     from rich.console import Console
@@ -41,15 +47,15 @@ def console() -> "Console":
 
 def document(answer: object) -> None:
     """Print a JSON document in ASCII."""
-    click.echo(json.dumps(answer, indent=2 if is_terminal() else None))
+    click.echo(to_json(answer, indent=2 if is_terminal() else None))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows. Their columns, if any, are drawn with their names on a terminal only."""
     if not (columns and is_terminal()):
         separator = ", " if is_terminal() else "\t"
         for row in rows:
-            click.echo(separator.join(map(printable, row)))
+            click.echo(separator.join(map(_cell, row)))
         return
     from rich import box, table
     from rich.text import Text
@@ -58,7 +64,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in drawn.columns:
         column.overflow = "fold"
     for row in rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
+        drawn.add_row(*(Text(_cell(cell)) for cell in row))
     console().print(drawn)
 
 
@@ -88,9 +94,23 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+to_json = partial(json.dumps, default=iso)
+"""Returns JSON in ASCII, with moments as ISO 8601."""
+
+
+def _cell(value: object) -> str:
+    return printable(iso(value) if isinstance(value, datetime) else str(value))
+
+
 def age(moment: datetime) -> int:
     """Return the seconds since `moment` by this host's clock; 0 for a moment in the future."""
     return max(0, round((datetime.now(UTC) - moment).total_seconds()))
+
+
+def brief_age(moment: datetime) -> str:
+    """Return how long ago `moment` was: `3m ago` on a terminal, or `180s`."""
+    seconds = age(moment)
+    return f"{format_duration(seconds)} ago" if is_terminal() else f"{seconds}s"
 
 
 def ago(moment: datetime) -> str:
@@ -144,11 +164,8 @@ class Chart:
         mark = ""
         if peak.count:
             place, text = counts.index(peak.count), f"{peak.count} at {peak.at.astimezone():{form}}"
-            mark = f"{'':{place}}▼"
-            if place + 2 + len(text) <= columns:
-                mark += f" {text}"
-            elif len(text) + 1 < place:
-                mark = f"{text} ▼".rjust(place + 1)
+            marks = f"{'':{place}}▼ {text}", f"{text} ▼".rjust(place + 1), f"{'':{place}}▼"
+            mark = next(each for each in marks if len(each) <= columns and each[place] == "▼")
         starts = range(0, columns - len(f"{self.since:{form}}") + 1, _TICK)
         moments = [(self.since + length / columns * start).astimezone() for start in starts]
         times = "".join(f"{moment:{form}}".ljust(_TICK) for moment in moments)[:columns]

@@ -17,7 +17,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from webob import Request, Response
 
 from ..errors import PresenceError
-from ..lookup import template_presence
 from ..parsers import format_duration
 from ..settings import Settings
 
@@ -36,11 +35,11 @@ PAGES = {
 }
 """By path, the title of a page and a sentence about its topic."""
 
-FILES = {
-    "/demo.js": ("text/javascript", "demo/page.js"),
-    "/demo.css": ("text/css", "board/static/board.css"),
-}
-"""By path, the type of a file and its place in the package."""
+LINKS = "".join(
+    f'<a href="{path}">{title}<small data-page="{path}"></small></a>\n'
+    for path, (title, _) in PAGES.items()
+)
+PACKAGE = files("presence_middleware")
 
 
 class Site:
@@ -51,7 +50,12 @@ class Site:
         visitors = _number(crowd, "visitor is", "visitors are")
         note = f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
         self._crowd = note if crowd else ""
-        self._template = Template(_file("demo/page.html").decode())
+        self._template = Template(PACKAGE.joinpath("demo/page.html").read_text("utf-8"))
+        self._fixed = {
+            "crowd": self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
+            "links": LINKS,
+            "style": PACKAGE.joinpath("board/static/board.css").read_text("utf-8"),
+        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Serve a request. The cookie contains the name of a user who is logged in."""
@@ -62,9 +66,9 @@ class Site:
         path = environ["PATH_INFO"]
         response = Response(charset="utf-8", cache_control="no-cache")
         match request.method, path:
-            case "GET", _ if path in FILES:
-                response.content_type, file = FILES[path]
-                response.body = _file(file)
+            case "GET", "/demo.js":
+                response.content_type = "text/javascript"
+                response.body = PACKAGE.joinpath("demo/page.js").read_bytes()
             case "GET", "/online.json":
                 # Unlike WebOb, this also reads a query that is not in UTF-8.
                 page = dict(parse_qsl(request.query_string)).get("page", "/")
@@ -80,14 +84,12 @@ class Site:
                 form = dict(parse_qsl(request.body_file.read(length).decode(errors="replace")))
                 page = form.get("page", "/")
                 response = Response(status=303, location=page if page in PAGES else "/")
-                if path == "/login":
-                    name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
-                    visit.identify(name)  # this request is the user's already
-                    response.set_cookie(COOKIE, quote(name), httponly=True, samesite="Lax")
-                else:
-                    if name:
-                        environ["presence_middleware.presence"].leave(name)
-                    response.delete_cookie(COOKIE)
+                entered = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
+                if entered:
+                    visit.identify(entered)  # this request is the user's already
+                elif name:
+                    environ["presence_middleware.presence"].leave(name)
+                response.set_cookie(COOKIE, quote(entered), httponly=True, samesite="Lax")
             case _:
                 response = Response(b"not found\n", status=404, content_type="text/plain")
         start_response(response.status, response.headerlist)
@@ -95,28 +97,19 @@ class Site:
 
     def _as_html(self, environ: WSGIEnvironment, path: str, user: str) -> str:
         # None in an outage: then the page leaves the sentence out.
-        counts = template_presence(environ).counts(room=path)
+        here = self._state(environ, path).get("here")
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
-        (title, sentence), links, board = PAGES[path], [], escape(settings.board_path)
-        for other, (name, _) in PAGES.items():
-            current = " aria-current=page" if other == path else ""
-            count = f'<small data-page="{other}"></small>'
-            links.append(f'<a href="{other}"{current}>{name}{count}</a>\n')
+        (title, sentence), board = PAGES[path], escape(settings.board_path)
         return self._template.substitute(
+            self._fixed,
             title=title,
             text=sentence,
             path=path,
-            here="" if counts is None else _people(sum(counts.values())),
-            crowd=self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
+            here="" if here is None else _people(here),
             board=board,
-            links="".join(links),
             widget=f'<script src="{board}/widget.js" async></script>' if board else "",
             name=escape(user),
             window=format_duration(settings.window),
-            not_front="" if path == "/" else "hidden",
-            no_login="hidden" if user else "",
-            no_logout="" if user else "hidden",
-            no_board="" if board else "hidden",
         )
 
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:
@@ -169,7 +162,3 @@ def _as_text(state: dict[str, Any]) -> str:
     you = state["you"]
     who = f"{you['kind']} {you['id']}" if you else "not recorded"
     return "\n".join([*lines, f"you are {who}, answered by worker {state['worker']}", ""])
-
-
-def _file(name: str) -> bytes:
-    return files("presence_middleware").joinpath(name).read_bytes()

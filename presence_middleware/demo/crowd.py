@@ -12,7 +12,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -23,7 +23,6 @@ from wsgiref.types import WSGIApplication
 
 from webob import Request
 
-from ..backend import Backend
 from ..errors import PresenceError
 from ..parsers import DAY
 from ..stores.keys import MINUTE
@@ -127,15 +126,6 @@ def past(visitors: Iterable[Visitor], start: float, linger: float) -> dict[int, 
     return {each: {kind: counts[kind, each] for kind in ("user", "guest")} for each in day}
 
 
-def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> None:
-    """Write the simulated `past` into the minutes of the history without a sample.
-
-    Raises `PresenceUnavailable` if Redis does not answer.
-    """
-    for minute, counts in past.items():
-        backend.driver.run(backend.history.record(minute, counts))
-
-
 def run_crowd(site: PresenceMiddleware, size: int) -> None:
     """Run a crowd of `size` visitors of `site`, as long as the process lives."""
     # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
@@ -145,7 +135,8 @@ def run_crowd(site: PresenceMiddleware, size: int) -> None:
     backend, settings = site.recorder.backend, site.recorder.settings
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
-        fill_history(backend, past(visitors, arrival, settings.grace_seconds))
+        for minute, counts in past(visitors, arrival, settings.grace_seconds).items():
+            backend.driver.run(backend.history.record(minute, counts))
     for due in requests(visitors, site):
         if (pause := due - start - time.monotonic()) > 0:
             time.sleep(pause)

@@ -54,6 +54,8 @@
     chart.src = address;
   }
 
+  const { path } = document.documentElement.dataset;
+  document.querySelector(`nav [href="${path}"]`).setAttribute("aria-current", "page");
   refresh();
   setInterval(refresh, POLL);
   redraw();

@@ -37,7 +37,6 @@ FIXED = {
 # their own, so that a demo without them counts none that a demo before it has left.
 SITE_PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
 IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS", "PULSE_PATH", "EVENTS")
-CONNECTS = 2  # attempts: the first may use up its time for imports
 STOP_SECONDS = 5  # at most, for workers that write what waits
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
@@ -65,10 +64,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
         site = PresenceMiddleware(Site(self._crowd))
         # The first request would otherwise wait for imports, which take longer on a busy machine
         # than a page may wait. Redis may be away meanwhile.
-        for _ in range(CONNECTS):
-            with suppress(PresenceUnavailable):
-                site.presence.counts()
-                break
+        with suppress(PresenceUnavailable):
+            site.presence.counts()
         return site
 
     def pre_fork(self, arbiter: Any, worker: Any) -> None:
@@ -102,8 +99,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    url_host = f"[{host}]" if ":" in host else host
+    family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
@@ -114,7 +110,7 @@ def serve(host: str, port: int, crowd: int) -> None:
     def when_ready(arbiter: Any) -> None:
         # On SIGTERM, gunicorn would wait for open connections; on SIGHUP, it would start again.
         arbiter.handle_term = arbiter.handle_hup = arbiter.handle_int
-        print(_welcome(f"http://{url_host}:{port}", crowd), flush=True)
+        print(_welcome(f"http://{shown}:{port}", crowd), flush=True)
 
     demo = Demo(
         crowd,

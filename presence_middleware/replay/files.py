@@ -94,17 +94,17 @@ def without_lines_ahead(lines: Iterable[Line], tally: Tally, now: float) -> Iter
     """
     coming = iter(lines)
     following: deque[Line] = deque()
-    newest: int | None = None
+    newest = -math.inf
     while line := following.popleft() if following else next(coming, None):
-        if newest is None or line.at > newest + AHEAD:
+        if line.at > newest + AHEAD:
             following.extend(islice(coming, FOLLOWING - len(following)))
-            is_future = newest is not None and line.at > now + AHEAD
+            is_future = newest > -math.inf and line.at > now + AHEAD
             # A log goes on at a time if at least half of its next lines do.
             agreeing = sum(each.at >= line.at - AHEAD for each in following)
             if agreeing < max(SEVERAL if is_future else 0, len(following) / 2):
                 tally.note("ahead")
                 continue
-        newest = line.at if newest is None else max(newest, line.at)
+        newest = max(newest, line.at)
         yield line
 
 
@@ -209,18 +209,16 @@ class _File:
             low = max(0, size - MAX_LINE)
             return size - len(os.pread(self.descriptor, size - low, low).rpartition(b"\n")[2])
         # Lines are nearly in order.
-        chunk = bisect_left(range(0, size, READ_BYTES), since, key=self._time_after)
-        low = READ_BYTES * max(0, chunk - 1)
-        start = end = low and low + os.pread(self.descriptor, READ_BYTES, low).find(b"\n") + 1
-        for text in os.pread(self.descriptor, READ_BYTES, start).split(b"\n")[:-1]:
-            end += len(text) + 1
-            line = parse(text)
-            if line is not None and line.at >= since:
-                break
-            start = end if line else start
-        return start
+        position = bisect_left(range(size), since, key=self._time_from)
+        return position + max(0, self._text_from(position).find(b"\n"))
 
-    def _time_after(self, position: int) -> float:
-        """Return the time of the first line that begins after a position; infinity if none does."""
-        lines = os.pread(self.descriptor, READ_BYTES, position).split(b"\n")[1:-1]
+    def _text_from(self, position: int) -> bytes:
+        """Return the text at a position, after the byte that ends the line before it."""
+        if position == 0:
+            return b"\n" + os.pread(self.descriptor, READ_BYTES, 0)
+        return os.pread(self.descriptor, READ_BYTES, position - 1)
+
+    def _time_from(self, position: int) -> float:
+        """Return the time of the first line that begins at a position or after it, or infinity."""
+        lines = self._text_from(position).split(b"\n")[1:-1]
         return next((line.at for line in map(parse, lines) if line), math.inf)

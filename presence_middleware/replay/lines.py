@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +34,7 @@ _LINE = re.compile(
 ).fullmatch
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
+_ABSENT = {"-", "", '""'}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
 MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds, a date unreadable
@@ -105,7 +106,7 @@ def _parse_text(line: bytes) -> Line | None:
     match = _LINE(line.decode("latin-1"))
     if match is None:
         return None
-    address, user, minute, second, zone, method, target, status, referer, agent = match.groups()
+    address, user, minute, second, zone, method, target, status, referer, agent = match.groups("-")
     try:
         at = _local_seconds(minute, second, zone)
     except ValueError:  # such as the 31st of February
@@ -115,34 +116,30 @@ def _parse_text(line: bytes) -> Line | None:
 
 
 def _line_of(
-    at: int, status: str, fields: dict[str, str | None], unescaped: Callable[[str], str] = str
+    at: int, status: str, fields: dict[str, str], unescaped: Callable[[str], str] = str
 ) -> Line:
     """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
 
     `unescaped` removes the escapes that the format has in its fields.
     """
-    target = unescaped(fields["PATH_INFO"] or "")
-    path = target.partition("?")[0]
+    environ = {key: unescaped(written) for key, written in fields.items() if written not in _ABSENT}
+    path = environ.get("PATH_INFO", "-").partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.
         with suppress(ValueError):
             path = urlsplit(path).path or "/"
     # The path that the application received: decoded, and without the query.
-    fields["PATH_INFO"] = unquote(path, "latin-1")
+    environ["PATH_INFO"] = unquote(path, "latin-1")
     if status == "401":
-        fields["REMOTE_USER"] = None  # the user whose password was refused
-    for field in ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT"):
-        # A log has `-` in place of a field that was absent.
-        written = fields[field]
-        fields[field] = None if written in {None, "-", "", '""'} else unescaped(written or "")
-    return Line(at, WsgiRequest({key: value for key, value in fields.items() if value is not None}))
+        environ.pop("REMOTE_USER", None)  # the user whose password was refused
+    return Line(at, WsgiRequest(environ))
 
 
-def _unescaped(written: str) -> str:
-    return _ESCAPE.sub(
-        lambda found: chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2]),
-        written,
-    )
+def _character(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
+
+
+_unescaped = partial(_ESCAPE.sub, _character)
 
 
 def _local_seconds(minute: str, second: str, zone: str) -> int:
@@ -180,10 +177,10 @@ def _parse_json(line: bytes) -> Line | None:
         return None
 
 
-def _text(fields: dict[str, Any], names: Iterable[str]) -> str | None:
+def _text(fields: dict[str, Any], names: Iterable[str]) -> str:
     """Return the first field with a text, in the form of a WSGI environ: a character for a byte."""
-    text = next((value for name in names if isinstance(value := fields.get(name), str)), None)
-    return text and _HALVES.sub("\ufffd", text).encode(errors="surrogateescape").decode("latin-1")
+    text = next((value for name in names if isinstance(value := fields.get(name), str)), "")
+    return _HALVES.sub("\ufffd", text).encode(errors="surrogateescape").decode("latin-1")
 
 
 def _seconds(time: Any) -> int:

@@ -45,48 +45,45 @@ def count_minutes(
     counts = dict.fromkeys(kinds, 0)
     # Who is online, by last-seen time, the latest at the end.
     online: OrderedDict[Who, int] = OrderedDict()
-    following, quiet = math.inf, 0
     for minute, seen in _by_minute(sightings, math.ceil(window / MINUTE), tally):
-        following = min(following, minute)
-        while following <= minute:
-            if quiet >= MAX_QUIET:
-                following = minute
-            now = int(following) * MINUTE
-            arrivals = seen if following == minute else {}
-            for who, at in sorted(arrivals.items(), key=itemgetter(1)):
-                counts[who[0]] += who not in online
-                online[who] = at
-                online.move_to_end(who)
-            while online and next(iter(online.values())) <= now - window:
-                (kind, _), _ = online.popitem(last=False)
-                counts[kind] -= 1
-            quiet = 0 if online or arrivals else quiet + 1
-            yield Moment(now, tuple(counts.values()))
-            following += 1
+        now = int(minute) * MINUTE
+        for who, at in sorted(seen.items(), key=itemgetter(1)):
+            counts[who[0]] += who not in online
+            online[who] = at
+            online.move_to_end(who)
+        while online and next(iter(online.values())) <= now - window:
+            (kind, _), _ = online.popitem(last=False)
+            counts[kind] -= 1
+        yield Moment(now, tuple(counts.values()))
 
 
 def _by_minute(
     sightings: Iterable[LoggedVisit], patience: int, tally: Tally
-) -> Iterator[tuple[int, dict[Who, int]]]:
-    """Yield each minute that has lines, in order, and when who was last seen in it.
+) -> Iterator[tuple[float, dict[Who, int]]]:
+    """Yield each minute in order, and when who was last seen in it, until a day without visits.
 
     A minute waits until the log is `patience` minutes past it.
     """
-    waiting: dict[int, dict[Who, int]] = {}
-    newest = -math.inf
+    waiting: dict[float, dict[Who, int]] = {}
+    oldest, newest, quiet = math.inf, -math.inf, 0
     for at, who in sightings:
         minute = -(-at // MINUTE)  # the first full minute that includes it
-        if minute not in waiting:
-            if minute < newest - patience:
-                tally.note("late")
-                continue
-            newest = max(newest, minute)
-            while waiting and (oldest := min(waiting)) < newest - patience:
-                yield oldest, waiting.pop(oldest)
-            waiting[minute] = {}
+        if minute < newest - patience:
+            tally.note("late")
+            continue
+        oldest, newest = min(oldest, minute), max(newest, minute)
         if who is not None:
-            waiting[minute][who] = max(at, waiting[minute].get(who, at))
-    yield from sorted(waiting.items())
+            seen = waiting.setdefault(minute, {})
+            seen[who] = max(at, seen.get(who, at))
+        while oldest < newest - patience:
+            seen = waiting.pop(oldest, {})
+            yield oldest, seen
+            quiet = 0 if seen else quiet + 1
+            is_gap = quiet >= MAX_QUIET + patience - 1
+            oldest = min(waiting, default=newest - patience) if is_gap else oldest + 1
+    while oldest <= newest:
+        yield oldest, waiting.get(oldest, {})
+        oldest += 1
 
 
 class Summary:
@@ -100,8 +97,8 @@ class Summary:
         self._most = most
         self.step = MINUTE
         """The length of a step, in seconds."""
-        self.points: list[Moment] = []
-        """By kind the highest count of each step, at the time when the step begins."""
+        self.points: dict[int, tuple[int, ...]] = {}
+        """By the time when a step begins, the highest count of each kind in it."""
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """The first highest minute of each kind; None if none of the kind came."""
 
@@ -110,30 +107,20 @@ class Summary:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
                 self.peaks[kind] = Sample(moment_of(moment.at), count)
-        self._add_point(moment)
+        at = moment.at // self.step * self.step
+        self.points[at] = tuple(map(max, self.points.get(at, moment.counts), moment.counts))
         if len(self.points) > self._most:
             self.step *= 2
-            shorter, self.points = self.points, []
-            for point in shorter:
-                self._add_point(point)
-
-    def _add_point(self, moment: Moment) -> None:
-        at, counts = moment.at // self.step * self.step, moment.counts
-        if self.points and self.points[-1].at == at:
-            counts = tuple(map(max, self.points.pop().counts, counts))
-        self.points.append(Moment(at, counts))
+            shorter, self.points = self.points, {}
+            for point in shorter.items():
+                self.add(Moment(*point))
 
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""
-        lines = [
-            Series(
-                kind,
-                [(moment.at, moment.counts[place]) for moment in self.points],
-                (int(peak.at.timestamp()), peak.count),
-                place,
-            )
-            for place, (kind, peak) in enumerate(self.peaks.items())
-            if peak
-        ]
-        start, end = (self.points[0].at, self.points[-1].at) if self.points else (0, self.step)
+        lines = []
+        for place, (kind, peak) in enumerate(self.peaks.items()):
+            if peak:
+                points = [(at, counts[place]) for at, counts in self.points.items()]
+                lines.append(Series(kind, points, (int(peak.at.timestamp()), peak.count), place))
+        start, end = min(self.points, default=0), max(self.points, default=0)
         return draw(lines, start, max(end, start + self.step), gap=self.step)

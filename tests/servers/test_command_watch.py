@@ -4,12 +4,13 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.cli import live
+from presence_middleware.cli.live import Screen
 from tests.servers.test_command_answers import Script, record
 from tests.support.backends import Server, wait_until
 from tests.support.terminal import Terminal, piped
@@ -157,17 +158,11 @@ def test_hours_that_are_no_number_are_reported_at_a_terminal(variables: dict[str
         assert "Traceback" not in terminal.text
 
 
-def test_recorded_history_is_read_once_a_minute(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_history_is_read_once_a_minute(variables: dict[str, str]) -> None:
     record(variables, 3)
-    site = live.read_site(Settings.from_env(variables), None, 0.0, "user")
-    first, second = next(site), next(site)
-    assert first
-    assert first.samples
-    assert second
-    assert (second.samples, second.peaks) == (None, None)
-    monkeypatch.setattr(live, "HISTORY_INTERVAL", timedelta())
-    again = next(site)
-    assert again
-    assert (again.samples, again.peaks) == (first.samples, first.peaks)
+    reader = Mock(wraps=Presence(Settings.from_env(variables)))
+    screen, began = Screen(reader, None, "user", 1), datetime.now(UTC)
+    for seconds, times in ((0, 1), (50, 1), (60, 2)):
+        screen.update(began + timedelta(seconds=seconds))
+        assert (reader.history.call_count, reader.peak.call_count) == (times, 3 * times)
+    assert [sample.count for sample in screen.chart(8).samples] == [3, 0, 0, 0]

@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 from io import BytesIO, TextIOWrapper
+from unittest.mock import Mock
 
 from rich.console import Console
 
 from presence_middleware import Sample
-from presence_middleware.cli.live import Recent
+from presence_middleware.cli.live import Screen
 from presence_middleware.cli.output import Chart
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -70,20 +71,29 @@ def test_a_terminal_without_blocks_gets_letters() -> None:
     assert "#" in drawn
 
 
+def watched(*counts: int | None) -> tuple[Screen, Mock]:
+    """A screen of the last hour of a site with a history, and its reader."""
+    reader = Mock()
+    reader.counts.return_value = {"user": 1}
+    reader.peak.return_value = None
+    reader.history.return_value = minutes(*counts)
+    return Screen(reader, None, "user", 1), reader
+
+
 def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
-    recent = Recent(hours=1)
+    screen, reader = watched()
     for second in range(3 * 3600):
-        count = 99 if second == 10000 else 1
-        recent.add(Sample(NOW + timedelta(seconds=second), count))
-    samples = recent.samples()
+        reader.counts.return_value = {"user": 99 if second == 10000 else 1}
+        screen.update(NOW + timedelta(seconds=second))
+    samples = screen.chart(8).samples
     assert len(samples) == 1000
     assert max(sample.count for sample in samples) == 99
     assert samples[-1].at - samples[0].at > timedelta(minutes=59)
 
 
 def test_the_chart_begins_at_the_first_available_sample() -> None:
-    recent = Recent(hours=1)
     for counts, length in (((), 1), (range(20), 20), (range(90), 60)):
-        recent.recorded = minutes(*counts)
-        drawn = recent.chart(NOW, 8)
+        screen, _ = watched(*counts)
+        screen.update(NOW)
+        drawn = screen.chart(8)
         assert (drawn.since, drawn.until) == (since(length), NOW)

@@ -15,7 +15,7 @@ from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import Site
-from presence_middleware.demo.crowd import Visitor, fill_history
+from presence_middleware.demo.crowd import Visitor
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
@@ -75,7 +75,8 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
     assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
     backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
     past = crowds.past(visitors, NOON, 25.0)
-    fill_history(backend, past)
+    for each, counts in past.items():
+        backend.driver.run(backend.history.record(each, counts))
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
     assert samples == {
         moment_of(60 * each): 300 if each == minute - 5 else counts["guest"]

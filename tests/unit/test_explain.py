@@ -8,7 +8,7 @@ import pytest
 from itsdangerous import URLSafeSerializer
 
 from presence_middleware import Request, Settings
-from presence_middleware.explain import Sent, explain, parse_header, parse_request
+from presence_middleware.explain import environ_of, explain
 from tests.security.signed import at, flask_cookie, starlette_cookie
 from tests.support.commands import run_command
 
@@ -95,7 +95,13 @@ RULES: list[tuple[str, str, str]] = [
 ]
 
 
-def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str, str]]:
+def sent(
+    *headers: str, line: str = "GET / HTTP/1.1", address: str = "203.0.113.9"
+) -> dict[str, str]:
+    return environ_of(line, headers, address)
+
+
+def explained(settings: dict[str, str], sent: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     given = {"session_secret": SECRET, "secret": SECRET, **settings}
     answer = explain(Settings.from_env({}, **given), sent)
     texts = [answer["request"], answer["conclusion"], *answer["hints"]]
@@ -107,8 +113,7 @@ def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str
 def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
     rule: str, header: str, expected: str
 ) -> None:
-    sent = Sent(headers=[parse_header(header)], address="203.0.113.9")
-    texts, steps = explained({"identity": rule, "bots": "off"}, sent)
+    texts, steps = explained({"identity": rule, "bots": "off"}, sent(header))
     assert steps == {rule: expected}
     printed = "\n".join([*texts, *steps.values()])
     assert VALUE not in printed
@@ -158,44 +163,42 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
 def test_a_request_is_named_and_counted(
     lines: list[str], settings: dict[str, str], said: str
 ) -> None:
-    method, target = lines[0].split()
-    texts, _ = explained(
-        {**SITE, **settings}, Sent(method, target, list(map(parse_header, lines[1:])))
-    )
+    request = sent(*lines[1:], line=f"{lines[0]} HTTP/1.1")
+    texts, _ = explained({**SITE, **settings}, request)
     assert ": ".join(texts) == said
 
 
 def test_the_steps_are_those_of_the_search() -> None:
     chain = "user=header:X-User, other=flask-session:x:hashed, guest=visitor"
-    sent = Sent(headers=[parse_header(CRAWLER)], address="203.0.113.9")
-    assert list(explained({"identity": chain}, sent)[1].items()) == [
+    assert list(explained({"identity": chain}, sent(CRAWLER))[1].items()) == [
         ("user=header:X-User", "no: no such header"),
         ("other=flask-session:x:hashed", "no: no such cookie"),
         ("bot=crawler", "bot Googlebot"),
         ("guest=visitor", NOT_ASKED),
     ]
-    sent = sent._replace(headers=[parse_header(BROWSER)])
-    _, steps = explained({"identity": "user=header:X-User, guest=visitor", "secret": ""}, sent)
+    keyless = {"identity": "user=header:X-User, guest=visitor", "secret": ""}
+    _, steps = explained(keyless, sent(BROWSER))
     assert steps["bot=crawler"] == "no: it is in no list of crawlers"
     assert steps["guest=visitor"] == "guest with an id that is hashed with a key in Redis"
 
 
 def test_hints_are_those_of_the_log() -> None:
-    sent = Sent(headers=[("X-Forwarded-For", "1.2.3.4"), ("Cookie", f"sessionid={VALUE}")])
-    texts, steps = explained({"identity": "user=header:X-User, guest=ip:raw"}, sent)
+    headers = "X-Forwarded-For: 1.2.3.4", f"Cookie: sessionid={VALUE}"
+    proxied = sent(*headers, address="127.0.0.1")
+    texts, steps = explained({"identity": "user=header:X-User, guest=ip:raw"}, proxied)
     assert steps["guest=ip:raw"] == "guest 127.0.0.1"
     proxy, cookie = texts[2:]
     assert proxy.startswith("hint: requests come through a proxy")
     assert 'set PRESENCE_TRUSTED_PROXIES="127.0.0.0/8"' in proxy
     assert cookie.startswith("hint: requests carry the cookie sessionid, which no rule")
-    _, steps = explained({"identity": "guest=ip:raw", "trusted_proxies": "127.0.0.0/8"}, sent)
+    _, steps = explained({"identity": "guest=ip:raw", "trusted_proxies": "127.0.0.0/8"}, proxied)
     assert steps["guest=ip:raw"] == "guest 1.2.3.4"
 
 
 @pytest.mark.parametrize("text", ["", "GET /", "GET / FTP/1", "GET / HTTP/1.1\nno header"])
 def test_text_that_is_no_request_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        parse_request(text, "127.0.0.1")
+        sent(line=text)
 
 
 RAW = (

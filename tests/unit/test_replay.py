@@ -94,10 +94,10 @@ def test_a_long_series_keeps_the_highest_of_each_step() -> None:
     for minute in range(100):
         series.add(Moment(NOON + minute * 60, (minute % 37, 1)))
     assert series.step == 16 * 60
-    assert [point.at % series.step for point in series.points] == [0] * len(series.points)
-    assert max(point.counts for point in series.points) == (36, 1)
-    assert series.points[-1] == Moment((NOON + 99 * 60) // 960 * 960, (25, 1))
-    steps = {b.at - a.at for a, b in itertools.pairwise(series.points)}
+    assert [at % series.step for at in series.points] == [0] * len(series.points)
+    assert max(series.points.values()) == (36, 1)
+    assert list(series.points.items())[-1] == ((NOON + 99 * 60) // 960 * 960, (25, 1))
+    steps = {later - at for at, later in itertools.pairwise(series.points)}
     assert steps == {series.step}
     assert [peak and peak.count for peak in series.peaks.values()] == [36, 1]
 
