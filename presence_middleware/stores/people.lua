@@ -1,12 +1,13 @@
 -- What record.lua and minute_sets.lua share: their arguments, who may be written, and who departs.
 --
 -- KEYS  they name `left`, `gone` and `writers`
--- ARGV  the names below in their order; then time and id of each sighting; then act, id, moment and
---       last-seen time (or nothing) of each departure; then of each move the position of its sighting,
---       the number of the room, and the moment. Moments are seconds since the epoch.
+-- ARGV  the words below in their order, with a space after each; then time and id of each sighting;
+--       then act, id, moment and last-seen time (or nothing) of each departure; then of each move the
+--       position of its sighting, the number of the room, and the moment, with spaces between them.
+--       Moments are seconds since the epoch.
 --
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
--- this process (or nothing); then what presence.lua notes.
+-- this process (or nothing); then what presence.lua and sweep.lua note.
 --
 -- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
 -- the last erasure. No id begins with a space, so no client can forge such a member.
@@ -14,20 +15,22 @@
 local lifetime, -- of the keys, in seconds
   window, -- seconds for which an id is online after it was seen
   lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
-  matters, -- seconds for which a departure is compared with sightings
+  slack, -- seconds beyond a window for which a departure is compared with sightings
   is_server_time, -- 1 to lower departures to this server's clock; else 0
   max_members,
   process, -- empty to note no write
   now,
   earliest, -- the first arrival or move among the sightings
-  arrivals, -- of all sightings, separated by spaces; empty if they equal the times
   sightings, -- their number
-  departures -- their number
-  = unpack(ARGV, 1, 12)
-local FIRST, FIRST_DEPARTURE = 13, 13 + 2 * sightings
+  departures, -- their number
+  arrivals -- of all sightings, separated by spaces; empty if they equal the times
+  = string.match(ARGV[1], string.rep('(%S*) ', 11) .. '(.*)')
+local FIRST, FIRST_DEPARTURE = 2, 2 + 2 * sightings
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
-local reply = {{}, 0, false, 0, 0, 0}
+local reply = {{}, 0, false, 0, 0, 0, 0}
+local time = redis.call('TIME')
+local seconds, microseconds = time[1], string.format('%06d', time[2])
 local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 -- fakeredis has no redis.sha1hex, but there a script can reach Python.
@@ -89,8 +92,7 @@ end
 -- since then, and whether it had any.
 local function apply_departures(take_out)
   if FIRST_MOVE == FIRST_DEPARTURE then return end
-  local time = redis.call('TIME')
-  local clock = time[1] .. '.' .. string.format('%06d', time[2])
+  local clock = seconds .. '.' .. microseconds
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
     local act, id, moment, last_known = unpack(ARGV, i, i + 3)
     -- A moment in the future would refuse whoever comes back.
@@ -116,9 +118,9 @@ local function apply_departures(take_out)
       end
     end
   end
-  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
-  for key, seconds in pairs({[gone] = lifetime, [left] = math.ceil(matters)}) do
-    redis.call('EXPIRE', key, seconds)
+  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - window - slack)
+  for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
+    redis.call('EXPIRE', key, age)
     local excess = redis.call('ZCARD', key) - max_members
     if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
   end

@@ -1,14 +1,14 @@
--- Who is present, of a kind with rooms or events: a part of record.lua and of sweep.lua.
+-- Who is present, of a kind with rooms or events: a part of record.lua and of in_room.lua.
 --
 -- An id is present exactly if its score in `seen` is later than `cut`. Only such an id is in a room,
 -- and only such an id has been announced online. So whoever moves a score or the cut past each other
 -- calls `go`, or notes who came, in the same script, and an id cannot come or go twice.
 --
 -- KEYS[6]      progress: the cut and the moment at which it was moved: `rooms_until` and `rooms_at`, or
---              with events `announced_until` and `announced_at`; `moves_since`, up to which moment
---              moves have been dropped; `n`, the number of the last entry of the stream
+--              with events `announced_until` and `announced_at`; `n`, the number of the last entry
 -- KEYS[7]      with rooms: id by the number of the room where it was last seen
--- KEYS[8]      with rooms: id by the moment at which it last entered or left one, of a window
+-- KEYS[8]      with rooms: id by the moment at which it last entered or left one, of a window; and the
+--              empty id by the moment up to which moves have been dropped
 -- KEYS[#KEYS]  with events, a seventh or ninth key: stream of the last five minutes. Each entry has a
 --              single field: its number, with JSON as value. That is a list of `+id` or `-id`, each
 --              before the moment since which the id is online, or at which it was last seen; or `null`,
@@ -27,15 +27,14 @@ local ENTRY_BYTES = 32 -- that an entry takes beside its JSON
 local ENTRY_SIZE = 500 -- names and values: of 250 ids
 local REMOVED_AT_ONCE = 100 -- entries, from a stream that is too large
 local CUT = stream and 'announced_' or 'rooms_'
-local FIELDS = {CUT .. 'until', CUT .. 'at', 'moves_since'}
-local changes, cut, cut_at, moves_since = {}, false, false, false
-if progress then cut, cut_at, moves_since = unpack(redis.call('HMGET', progress, unpack(FIELDS))) end
+local FIELDS = {CUT .. 'until', CUT .. 'at'}
+local changes, cut, cut_at = {}, false, false
+if progress then cut, cut_at = unpack(redis.call('HMGET', progress, unpack(FIELDS))) end
 
 local function add_entry(packed)
   if redis.call('HEXISTS', progress, 'n') == 0 then
     -- The time in microseconds, so that the numbers from before a loss of data do not return.
-    local time = redis.call('TIME')
-    redis.call('HSET', progress, 'n', time[1] .. string.format('%06d', time[2]))
+    redis.call('HSET', progress, 'n', seconds .. microseconds)
     packed = '{}'
   end
   local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
@@ -49,15 +48,12 @@ local function add_entry(packed)
 end
 
 local function move_cut(moment)
-  cut = moment
-  redis.call('HSET', progress, FIELDS[1], moment, FIELDS[2], now)
+  cut, cut_at = moment, now
+  redis.call('HSET', progress, FIELDS[1], cut, FIELDS[2], cut_at)
 end
 
 local function empty_rooms()
-  if not rooms then return end
-  redis.call('UNLINK', rooms, moves)
-  redis.call('HDEL', progress, 'moves_since')
-  moves_since = false
+  if rooms then redis.call('UNLINK', rooms, moves) end
 end
 
 -- Begin again, because it is unknown who has been announced, and who has gone.
@@ -89,9 +85,8 @@ local function publish()
     add_entry(cjson.encode({unpack(changes, first, last)}))
   end
   if stream then
-    local time = redis.call('TIME')
-    local oldest = (time[1] - STREAM_SECONDS) .. string.format('%03d', time[2] / 1000)
-    redis.call('XTRIM', stream, 'MINID', oldest)
+    local milliseconds = string.sub(microseconds, 1, 3)
+    redis.call('XTRIM', stream, 'MINID', (seconds - STREAM_SECONDS) .. milliseconds)
   end
   -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
   local remaining = redis.call('PTTL', seen)

@@ -9,7 +9,7 @@
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
 -- KEYS[6…]          with rooms or events: see presence.lua
 --
--- ARGV and the reply are those of people.lua.
+-- ARGV and the reply are those of people.lua, and for a sweep of sweep.lua.
 
 local seen, bye, gone, left, writers = unpack(KEYS)
 local MOST_EVICTED = 1000
@@ -19,6 +19,8 @@ include 'presence'
 
 local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
 
+include 'sweep'
+
 local function remove(id, score)
   go(id, score)
   redis.call('ZREM', seen, id)
@@ -27,7 +29,7 @@ end
 
 local members = redis.call('ZCARD', seen)
 if members == 0 then
-  if progress then empty_rooms() end
+  empty_rooms()
   if redis.call('ZSCORE', writers, '') then
     -- The server evicted `seen` alone. Without this key, every process writes again.
     redis.call('DEL', writers, bye)
@@ -75,10 +77,12 @@ end
 
 -- Processes write in any order. The latest move of an id since it left decides where it is.
 local function move()
-  for i = FIRST_MOVE, #ARGV, 3 do
-    local n, number, moment = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  for i = FIRST_MOVE, #ARGV do
+    local position, number, moment = string.match(ARGV[i], '(%S+) (%S+) (%S+)')
+    local n = tonumber(position)
     local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
-    if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id) or moves_since, moment)
+    local last_move = redis.call('ZSCORE', moves, id) or redis.call('ZSCORE', moves, '')
+    if not is_dropped[n] and not at_least(last_move, moment)
       and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
       redis.call('ZADD', moves, moment, id)
       redis.call('ZREM', rooms, id)
@@ -128,11 +132,15 @@ apply_departures(function(act, id, moment)
   return last_seen, score
 end)
 
-if redis.call('EXPIRE', seen, lifetime) == 1 then
-  redis.call('ZADD', writers, 'inf', '')
+if sightings + departures == 0 then
+  sweep()
 else
-  redis.call('ZREM', writers, '')
+  if redis.call('EXPIRE', seen, lifetime) == 1 then
+    redis.call('ZADD', writers, 'inf', '')
+  else
+    redis.call('ZREM', writers, '')
+  end
+  note_write()
 end
-note_write()
 publish()
 return reply

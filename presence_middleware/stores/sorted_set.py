@@ -26,6 +26,7 @@ from .plan import (
     pairs,
     score,
     texts,
+    to_microseconds,
 )
 from .store import (
     Act,
@@ -99,10 +100,10 @@ class SortedSet(ScriptedStore):
         self._timed = key.seen, key.bye, key.left
         self.events = None if lag is None else EventStream(key, kind)
         # presence.lua tells rooms and events by the number of keys.
-        self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
+        self.names = [key.seen, key.bye, key.gone, key.left, key.writers]
         if has_rooms or self.events:
             rooms = [key.rooms, key.moves] if has_rooms else []
-            self._names += [key.progress, *rooms, *([key.changes] if self.events else [])]
+            self.names += [key.progress, *rooms, *([key.changes] if self.events else [])]
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -113,15 +114,12 @@ class SortedSet(ScriptedStore):
                 range(start, departing),
                 seen[start : start + CHUNK],
                 departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
-                self._names,
+                self.names,
                 self.max_members,
             )
             for start in range(0, departing + len(departures), CHUNK)
         ]
-        written = yield from self._send(parts, write)
-        if written.is_shortened:
-            self.event_stream().warn_of_size()
-        return written
+        return (yield from self._send(parts, write))
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, (members_marker, moment) = yield Batch(
@@ -207,22 +205,10 @@ class SortedSet(ScriptedStore):
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        arguments = (
-            self.ttl,
-            repr(now),
-            repr(now - self.window - self._lag),
-            SWEPT,
-            repr(now - self.window - keys.SLACK),
-            # Whoever is seen after the clock was set back must not seem to be gone already.
-            repr(min(float(keys.SLACK), self.window / 2)),
-            compared,
-        )
-        (reply,) = yield from load_script("sweep").run((self._names, arguments))
-        has_more, _, _, _, went, is_shortened = reply
-        self.swept += went
-        if is_shortened:
-            self.event_stream().warn_of_size()
-        return bool(has_more)
+        part = Part((), (), (), self.names, self.max_members, (self._lag, SWEPT, compared))
+        written = yield from self._send([part], Write("", to_microseconds(now)))
+        self.swept += written.went
+        return written.has_more
 
     def keys(self, now: float) -> list[str]:
         return [self.key.seen]
@@ -298,14 +284,12 @@ def in_room(shard: SortedSet, room: int, now: float, most: int, wanted: int) -> 
 
     Return only their number if the server finds it by looking up at most `most` ids.
     """
-    names = shard.key.seen, shard.key.rooms, shard.key.progress
-    cut_field = f"{'rooms' if shard.events is None else 'announced'}_until"
     found: list[Sighting] = []
     after: Argument = ""
     while True:
         size = min(max(wanted, PAGE if after else 1), COMPARED)
-        arguments = cut_field, room, repr(now - shard.window), most, size, after
-        (reply,) = yield from load_script("in_room").run((names, arguments))
+        arguments = room, repr(now - shard.window), most, size, after
+        (reply,) = yield from load_script("in_room").run((shard.names, arguments))
         if isinstance(reply, int):
             return reply
         if reply is None:

@@ -70,8 +70,8 @@ class Written(NamedTuple):
     """The number of ids that the write announced to have come online."""
     went: int
     """The number of ids that the write announced to have gone offline."""
-    is_shortened: bool = False
-    """True if events of less than five minutes were removed, because there are too many."""
+    has_more: bool = False
+    """True if a sweep has left something to do."""
 
 
 class Sighting(NamedTuple):
@@ -299,6 +299,8 @@ class Part(NamedTuple):
     names: Sequence[str]
     """The keys of the script."""
     max_members: int
+    sweep: Sequence[Argument] = ()
+    """The arguments of a sweep, which has no people."""
 
 
 class ScriptedStore(Store):
@@ -312,7 +314,7 @@ class ScriptedStore(Store):
         if not parts:
             return Written((), 0, None, 0, 0)
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
-        for _, seen, departures, names, max_members in parts:
+        for _, seen, departures, names, max_members, sweep in parts:
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             now = write.moment if write else max([*moments, *(each[2] for each in departures)])
             words: list[Argument] = []
@@ -324,28 +326,31 @@ class ScriptedStore(Store):
             earliest = min(arrivals, default=now)
             for number, move in enumerate(moves if self._has_rooms else (), 1):
                 if move is not None:
-                    words += number, move[0], as_seconds(move[1])
+                    words.append(f"{number} {move[0]} {as_seconds(move[1])}")
                     earliest = min(earliest, move[1])
             head = (
                 self.ttl,
                 self.window,
                 self.lowered_by,
-                self.window + keys.SLACK,
+                keys.SLACK,
                 int(self.is_server_time),
                 max_members,
                 write.process if write else "",
                 as_seconds(now),
                 as_seconds(earliest),
-                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
                 len(seen),
                 len(departures),
+                *(() if arrivals == moments else map(as_seconds, arrivals)),
             )
-            calls.append((names, (*head, *words)))
+            header = "".join(f"{word} " for word in head)
+            calls.append((names, (header, *words, *sweep)))
         replies = yield from self._script.run(*calls)
-        refused, full, before, came, went, cuts = zip(*replies, strict=True)
+        refused, full, before, came, went, cuts, more = zip(*replies, strict=True)
+        if any(cuts):
+            self.event_stream().warn_of_size()
         positions = [
             part.positions[int(position) - 1]
             for part, of_part in zip(parts, refused, strict=True)
             for position in of_part
         ]
-        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(cuts))
+        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(more))
