@@ -29,7 +29,7 @@ local function in_room(low, high)
   for first = 1, #ids, LOOKED_UP_AT_ONCE do
     local last = math.min(first + LOOKED_UP_AT_ONCE - 1, #ids)
     for _, number in ipairs(redis.call('ZMSCORE', rooms, unpack(ids, first, last))) do
-      if number and number + 0 == room + 0 then found = found + 1 end
+      if number == room then found = found + 1 end
     end
   end
   return found
@@ -47,8 +47,7 @@ end
 local first = redis.call('ZCOUNT', rooms, '-inf', '(' .. room)
 local last = first + members - 1
 if after ~= '' then
-  local number = redis.call('ZSCORE', rooms, after)
-  if not number or number + 0 ~= room + 0 then return false end
+  if redis.call('ZSCORE', rooms, after) ~= room then return false end
   first = redis.call('ZRANK', rooms, after) + 1
 end
 local stop = math.min(last, first + size - 1)

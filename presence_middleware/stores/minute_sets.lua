@@ -31,7 +31,7 @@ if #ids > 0 then
 end
 
 local first_minute = string.match(KEYS[FIRST_SET], '%d+$')
-apply_departures(function(_, id, moment)
+finish(function(_, id, moment)
   local last_seen
   for n = FIRST_SET, #KEYS do
     local minute = (first_minute + n - FIRST_SET) * 60
@@ -39,5 +39,4 @@ apply_departures(function(_, id, moment)
   end
   return last_seen, last_seen
 end)
-note_write()
 return reply

@@ -30,7 +30,7 @@ local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
 local time = redis.call('TIME')
-local seconds, microseconds = time[1], string.format('%06d', time[2])
+local clock = string.format('%.6f', time[1] + time[2] / 1000000) -- of this server
 local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 -- fakeredis has no redis.sha1hex, but there a script can reach Python.
@@ -42,18 +42,19 @@ local function at_least(score, moment) return score and score + 0 >= moment + 0 
 local function later(one, other) return at_least(other, one or other or 0) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
 local function has_left(id, since)
-  return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
+  return at_least(left_at[id], since)
+    or may_be_erased and at_least(redis.call('ZSCORE', left, erased(id)), since)
 end
 
--- Return the scores of `names` since the first arrival. If few members are so new, all are read, for
--- that is faster than to look up each name.
-local function scores_since(key, names)
+-- Return the scores of the ids since the first arrival. If few members are so new, all are read, for
+-- that is faster than to look up each id.
+local function scores_since(key)
   local scores, recent, few = {}, {}, math.floor(sightings / 4) + 1
   local found = redis.call('ZRANGE', key, earliest, '+inf', 'BYSCORE', 'LIMIT', 0, few, 'WITHSCORES')
   if #found == 0 then return scores end
   for i = 1, #found, 2 do recent[found[i]] = found[i + 1] end
-  local looked_up = #found == 2 * few and redis.call('ZMSCORE', key, unpack(names)) or {}
-  for n, name in ipairs(names) do scores[name] = looked_up[n] or recent[name] end
+  local looked_up = #found == 2 * few and redis.call('ZMSCORE', key, unpack(ids)) or {}
+  for n, id in ipairs(ids) do scores[id] = looked_up[n] or recent[id] end
   return scores
 end
 
@@ -61,14 +62,9 @@ end
 -- `room` is a number, only so many ids that are not `known` are written. `goodbye_at` has goodbyes by
 -- id, which no older sighting undoes.
 local function accept(room, known, goodbye_at)
-  local names, arrived, accepted, words = ids, string.gmatch(arrivals, '%S+'), {}, {}
-  may_be_erased = at_least(redis.call('ZSCORE', left, ' '), earliest)
-  if may_be_erased then
-    names = {unpack(ids)}
-    for _, id in ipairs(ids) do names[#names + 1] = erased(id) end
-  end
-  left_at = scores_since(left, names)
-  if not room and not next(left_at) and not next(goodbye_at) then
+  local arrived, accepted, words = string.gmatch(arrivals, '%S+'), {}, {}
+  left_at, may_be_erased = scores_since(left), at_least(redis.call('ZSCORE', left, ' '), earliest)
+  if not (room or may_be_erased or next(left_at) or next(goodbye_at)) then
     return ids, {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}
   end
   for n, id in ipairs(ids) do
@@ -88,11 +84,15 @@ local function accept(room, known, goodbye_at)
   return accepted, words
 end
 
--- Apply the departures. `take_out` takes an id offline. It returns its last-seen time unless it was seen
--- since then, and whether it had any.
-local function apply_departures(take_out)
+-- Note the write, and apply the departures. `take_out` takes an id offline. It returns its last-seen
+-- time unless it was seen since then, and whether it had any.
+local function finish(take_out)
+  if process ~= '' then
+    reply[3] = redis.call('ZSCORE', writers, process)
+    redis.call('ZADD', writers, now, process)
+    redis.call('EXPIRE', writers, lifetime)
+  end
   if FIRST_MOVE == FIRST_DEPARTURE then return end
-  local clock = seconds .. '.' .. microseconds
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
     local act, id, moment, last_known = unpack(ARGV, i, i + 3)
     -- A moment in the future would refuse whoever comes back.
@@ -121,15 +121,6 @@ local function apply_departures(take_out)
   redis.call('ZREMRANGEBYSCORE', left, '-inf', now - window - slack)
   for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
     redis.call('EXPIRE', key, age)
-    local excess = redis.call('ZCARD', key) - max_members
-    if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
+    redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many
   end
-end
-
-local function note_write()
-  if process ~= '' then
-    reply[3] = redis.call('ZSCORE', writers, process)
-    redis.call('ZADD', writers, now, process)
-  end
-  redis.call('EXPIRE', writers, lifetime)
 end

@@ -27,16 +27,18 @@ local ENTRY_BYTES = 32 -- that an entry takes beside its JSON
 local ENTRY_SIZE = 500 -- names and values: of 250 ids
 local REMOVED_AT_ONCE = 100 -- entries, from a stream that is too large
 local CUT = stream and 'announced_' or 'rooms_'
-local FIELDS = {CUT .. 'until', CUT .. 'at'}
 local changes, cut, cut_at = {}, false, false
-if progress then cut, cut_at = unpack(redis.call('HMGET', progress, unpack(FIELDS))) end
+if progress then cut, cut_at = unpack(redis.call('HMGET', progress, CUT .. 'until', CUT .. 'at')) end
+
+local function move_cut(moment)
+  cut, cut_at = moment, now
+  redis.call('HSET', progress, CUT .. 'until', cut, CUT .. 'at', cut_at)
+end
 
 local function add_entry(packed)
-  if redis.call('HEXISTS', progress, 'n') == 0 then
-    -- The time in microseconds, so that the numbers from before a loss of data do not return.
-    redis.call('HSET', progress, 'n', seconds .. microseconds)
-    packed = '{}'
-  end
+  -- The time in microseconds, so that the numbers from before a loss of data do not return.
+  local first_number = string.format('%.0f', clock * 1000000)
+  if redis.call('HSETNX', progress, 'n', first_number) == 1 then packed = '{}' end
   local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
   redis.call('XADD', stream, '*', n, packed)
   redis.call('EXPIRE', stream, STREAM_SECONDS)
@@ -47,20 +49,13 @@ local function add_entry(packed)
   end
 end
 
-local function move_cut(moment)
-  cut, cut_at = moment, now
-  redis.call('HSET', progress, FIELDS[1], cut, FIELDS[2], cut_at)
-end
-
-local function empty_rooms()
-  if rooms then redis.call('UNLINK', rooms, moves) end
-end
-
 -- Begin again, because it is unknown who has been announced, and who has gone.
-local function reset(moment)
+local function reset()
   -- In a deploy that sets PRESENCE_EVENTS, the rooms are known.
-  if cut or redis.call('EXISTS', progress) == 0 then empty_rooms() end
-  move_cut(moment)
+  if rooms and (cut or redis.call('EXISTS', progress) == 0) then
+    redis.call('UNLINK', rooms, moves)
+  end
+  move_cut(offline_before)
   if stream then add_entry('null') end
 end
 
@@ -85,8 +80,8 @@ local function publish()
     add_entry(cjson.encode({unpack(changes, first, last)}))
   end
   if stream then
-    local milliseconds = string.sub(microseconds, 1, 3)
-    redis.call('XTRIM', stream, 'MINID', (seconds - STREAM_SECONDS) .. milliseconds)
+    local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
+    redis.call('XTRIM', stream, 'MINID', oldest)
   end
   -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
   local remaining = redis.call('PTTL', seen)

@@ -27,7 +27,7 @@ local function sweep()
   if progress then
     -- Whoever is seen after the clock was set back must not seem to be gone already.
     if cut_at - math.min(slack, window / 2) > now + 0 then
-      reset(offline_before)
+      reset()
     elseif cut + 0 < gone_before + 0 then
       local past, reached = page(seen, '(' .. cut, gone_before)
       for i = 1, #past, 2 do go(past[i], past[i + 1]) end
