@@ -29,7 +29,7 @@ local function in_room(low, high)
   for first = 1, #ids, LOOKED_UP_AT_ONCE do
     local last = math.min(first + LOOKED_UP_AT_ONCE - 1, #ids)
     for _, number in ipairs(redis.call('ZMSCORE', rooms, unpack(ids, first, last))) do
-      if number == room then found = found + 1 end
+      if number and number + 0 == room + 0 then found = found + 1 end
     end
   end
   return found
@@ -38,7 +38,6 @@ end
 if most ~= '0' and after == '' then -- look up as few ids as possible
   local gone = redis.call('ZCOUNT', seen, '(' .. cut, offline_before)
   local online = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf')
-  if gone == 0 then return members end
   if math.min(gone, online) <= math.min(members, most) then
     if online < gone then return in_room('(' .. offline_before, '+inf') end
     return members - in_room('(' .. cut, offline_before)
@@ -47,7 +46,7 @@ end
 local first = redis.call('ZCOUNT', rooms, '-inf', '(' .. room)
 local last = first + members - 1
 if after ~= '' then
-  if redis.call('ZSCORE', rooms, after) ~= room then return false end
+  if (redis.call('ZSCORE', rooms, after) or -1) + 0 ~= room + 0 then return false end
   first = redis.call('ZRANK', rooms, after) + 1
 end
 local stop = math.min(last, first + size - 1)

@@ -97,7 +97,7 @@ class ShardKeys:
         self.rooms = f"{name}:at"
         """Sorted set: id by the number of the room it was last in, while it is online."""
         self.moves = f"{name}:moved"
-        """Sorted set: id by the moment at which it entered or left a room, of the last minutes."""
+        """Sorted set: id by the moment of its last move between rooms, while it is online."""
         self.progress = f"{name}:progress"
         """Hash: up to which moments rooms were swept and leaves announced; the last entry."""
         self.changes = f"{name}:changes"

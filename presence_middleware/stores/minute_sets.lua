@@ -17,8 +17,7 @@ include 'people'
 if #ids > 0 then
   local known, room = {}, max_members + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
-  if #ids <= room then room = false end -- for all of them
-  for i = FIRST_SET, room and #KEYS or 0 do
+  for i = FIRST_SET, #ids > room and #KEYS or 0 do
     for n, is_member in ipairs(redis.call('SMISMEMBER', KEYS[i], unpack(ids))) do
       known[n] = known[n] or is_member == 1
     end

@@ -7,7 +7,7 @@
 --       Moments are seconds since the epoch.
 --
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
--- this process (or nothing); then what presence.lua and sweep.lua note.
+-- this process (or nothing); then what presence.lua notes.
 --
 -- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
 -- the last erasure. No id begins with a space, so no client can forge such a member.
@@ -59,10 +59,11 @@ local function scores_since(key)
 end
 
 -- Return the ids to write, and what ZADD writes. Note the others in the reply and in `is_dropped`. If
--- `room` is a number, only so many ids that are not `known` are written. `goodbye_at` has goodbyes by
--- id, which no older sighting undoes.
+-- there are more ids than `room`, only so many that are not `known` are written. `goodbye_at` has
+-- goodbyes by id, which no older sighting undoes.
 local function accept(room, known, goodbye_at)
   local arrived, accepted, words = string.gmatch(arrivals, '%S+'), {}, {}
+  if #ids <= room then room = false end -- for all of them
   left_at, may_be_erased = scores_since(left), at_least(redis.call('ZSCORE', left, ' '), earliest)
   if not (room or may_be_erased or next(left_at) or next(goodbye_at)) then
     return ids, {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}

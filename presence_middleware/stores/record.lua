@@ -9,7 +9,7 @@
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
 -- KEYS[6…]          with rooms or events: see presence.lua
 --
--- ARGV and the reply are those of people.lua, and for a sweep of sweep.lua.
+-- ARGV and the reply are those of people.lua. A call without people is a sweep: see presence.lua.
 
 local seen, bye, gone, left, writers = unpack(KEYS)
 local MOST_EVICTED = 1000
@@ -17,7 +17,6 @@ local MOST_EVICTED = 1000
 include 'people'
 local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
 include 'presence'
-include 'sweep'
 
 local function remove(id, score)
   go(id, score)
@@ -38,9 +37,7 @@ if progress and not cut then reset() end
 
 if #ids > 0 then
   local room, known = max_members - members, {}
-  if #ids <= room then
-    room = false -- for all of them
-  else
+  if #ids > room then
     -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
     -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
     known = redis.call('ZMSCORE', seen, unpack(ids))
@@ -49,7 +46,7 @@ if #ids > 0 then
       is_seen[id] = true
       if not known[n] then needed = needed + 1 end
     end
-    local most = math.max(0, math.min(needed + #ids, MOST_EVICTED))
+    local most = math.min(needed + #ids, MOST_EVICTED)
     local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
     for _, id in ipairs(offline) do
       if needed > 0 and not is_seen[id] then
@@ -69,7 +66,7 @@ if #ids > 0 then
         if is_over then
           go(id, score)
         elseif rooms and at_least(offline_before, score) then
-          redis.call('ZREM', rooms, id) -- readers have counted it as gone, because this write is late
+          leave_room(id) -- readers have counted it as gone, because this write is late
         end
         if (is_over or score + 0 <= cut + 0) and time + 0 > cut + 0 then
           has_come[id] = math.huge -- a guest may have two sightings in a write
@@ -82,8 +79,7 @@ if #ids > 0 then
       local position, number, moment = string.match(ARGV[i], '(%S+) (%S+) (%S+)')
       local n = tonumber(position)
       local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
-      local last_move = redis.call('ZSCORE', moves, id) or redis.call('ZSCORE', moves, '')
-      if not is_dropped[n] and not at_least(last_move, moment)
+      if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id), moment)
         and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
         redis.call('ZADD', moves, moment, id)
         redis.call('ZREM', rooms, id)
@@ -103,11 +99,7 @@ finish(function(act, id, moment)
   local lowered = string.format('%.6f', moment - lowered_by)
   if act ~= GOODBYE then
     if last_seen then remove(id, score) end
-    if rooms then
-      local moved = redis.call('ZSCORE', moves, id) or 0
-      if at_least(moment, moved) then redis.call('ZREM', rooms, id) end
-      if act == ERASED then redis.call('ZREM', moves, id) end
-    end
+    if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
   elseif last_seen and not at_least(lowered, score) then
     -- It may be so late that its window is over.
     if at_least(cut, lowered) then go(id, score, moment) end
@@ -125,5 +117,19 @@ else
   if redis.call('EXPIRE', seen, lifetime) == 1 then redis.call('ZADD', writers, 'inf', '') end
   redis.call('EXPIRE', writers, lifetime)
 end
-publish()
+if progress then
+  for first = 1, #changes, ENTRY_SIZE do
+    local last = math.min(first + ENTRY_SIZE - 1, #changes)
+    add_entry(cjson.encode({unpack(changes, first, last)}))
+  end
+  if stream then
+    local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
+    redis.call('XTRIM', stream, 'MINID', oldest)
+  end
+  -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
+  local remaining = redis.call('PTTL', seen)
+  for _, key in ipairs({progress, rooms, moves}) do
+    redis.call('PEXPIRE', key, remaining > 0 and remaining or 1000 * lifetime)
+  end
+end
 return reply

@@ -203,9 +203,8 @@ class SortedSet(ScriptedStore):
     def event_stream(self) -> EventStream:
         return self.events or super().event_stream()
 
-    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
-        """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        part = Part((), (), (), self.names, self.max_members, (self._lag, SWEPT, compared))
+    def sweep(self, now: float) -> Plan[bool]:
+        part = Part((), (), (), self.names, self.max_members, (self._lag, SWEPT))
         written = yield from self._send([part], Write("", to_microseconds(now)))
         self.swept += written.went
         return written.has_more
@@ -215,7 +214,7 @@ class SortedSet(ScriptedStore):
 
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
-        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
+        if self.needs_sweep and (yield from self.sweep(now)):
             return True
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed

@@ -319,11 +319,11 @@ clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
 - cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
 + cut = now - self.window
 logout-leaves-the-room-full: Whoever logs out leaves the room.
-- if at_least(moment, moved) then redis.call('ZREM', rooms, id) end
+- if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
 erased-id-stays-among-moves: An id that is erased is in no key of rooms.
-- if act == ERASED then redis.call('ZREM', moves, id) end
+- redis.call('ZREM', moves, id)
 old-page-becomes-the-room: The latest page counts in whatever order workers write.
-- and not at_least(last_move, moment)
+- and not at_least(redis.call('ZSCORE', moves, id), moment)
 page-before-logout-is-a-room: A page from before a departure is no room afterwards.
 - and not has_left(id, moment) and
 + and

@@ -117,7 +117,7 @@ class Model:
                 accepted.append((id, moment, move))
         for id, *_ in accepted:
             if self.seen.get(id, now) <= now - self.limits.window:
-                self.room.pop(id, None)
+                self._leave_room(id)
         for id, moment, move in accepted:
             self.seen[id] = max(moment, self.seen.get(id, moment))
             self.gone.pop(id, None)
@@ -138,7 +138,11 @@ class Model:
     def _forget(self, id: str) -> None:
         del self.seen[id]
         self.bye.pop(id, None)
+        self._leave_room(id)
+
+    def _leave_room(self, id: str) -> None:
         self.room.pop(id, None)
+        self.moved.pop(id, None)
 
     def _depart(self, act: Act, id: str, moment: int, last_known: int | None) -> None:
         if act is Act.SEEN:
@@ -153,7 +157,7 @@ class Model:
                 self.seen[id], self.bye[id] = lowered, moment
             return
         if self.moved.get(id, 0) <= moment:
-            self.room.pop(id, None)
+            self._leave_room(id)
         if is_past:
             self._forget(id)
         else:
@@ -168,7 +172,7 @@ class Model:
 
     def _leave(self, act: Act, id: str, moment: int, last_seen: int | None) -> None:
         if act is Act.ERASED:
-            for times in (self.gone, self.left, self.moved):
+            for times in (self.gone, self.left):
                 times.pop(id, None)
             self.left[" "] = max(moment + 1, self.left.get(" ", 0))
         elif last_seen is not None:
@@ -197,7 +201,8 @@ class Model:
     def leave_rooms(self, now: int) -> None:
         """Take those who are offline out of their rooms, as whoever reads a room does."""
         online = self.online(now, self.limits.window)
-        self.room = {id: room for id, room in self.room.items() if id in online}
+        for id in (self.room.keys() | self.moved.keys()).difference(online):
+            self._leave_room(id)
 
     def clean_up(self, now: int) -> None:
         """Remove what is too old, after a sweep."""
