@@ -8,6 +8,7 @@ keys and the rules.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -62,47 +63,35 @@ def room_number(name: str) -> int:
     return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
 
 
+@dataclass(eq=False)
 class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
+
+    _: KW_ONLY
+    grace: float | None = None
+    """For how many seconds an id stays online after its goodbye; None without goodbyes."""
+    has_rooms: bool = False
+    """Whether ids may be in rooms."""
+    lag: float | None = None
+    """After how many seconds beyond its window an id is announced to have gone: until then, late
+    writes may arrive. None if the store does not announce who comes and goes."""
 
     acts = tuple(Act)
     _script = load_script("record")
 
-    def __init__(
-        self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
-        grace: float | None = None,
-        has_rooms: bool = False,
-        lag: float | None = None,
-    ) -> None:
-        """Create a store as `Store` describes.
-
-        An id stays online for `grace` seconds after its goodbye; by default there are no goodbyes.
-        With `has_rooms`, ids may be in rooms. With `lag`, the store announces who comes and goes:
-        an id has gone after its window and so many seconds more, in which late writes may still
-        arrive.
-        """
-        super().__init__(
-            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
-        )
-        self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else window - grace
-        self._lag, self._has_rooms = lag or 0.0, has_rooms
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.needs_sweep = self.grace is not None or self.has_rooms or self.lag is not None
+        self.lowered_by = 0.0 if self.grace is None else self.window - self.grace
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = window + self.lowered_by
+        self.min_period = self.window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self.events = None if lag is None else EventStream(key, kind)
+        self.events = None if self.lag is None else EventStream(key, self.kind)
         # presence.lua tells rooms and events by the number of keys.
         self.names = [key.seen, key.bye, key.gone, key.left, key.writers]
-        if has_rooms or self.events:
-            rooms = [key.rooms, key.moves] if has_rooms else []
+        if self.has_rooms or self.events:
+            rooms = [key.rooms, key.moves] if self.has_rooms else []
             self.names += [key.progress, *rooms, *([key.changes] if self.events else [])]
 
     def write(
@@ -204,7 +193,7 @@ class SortedSet(ScriptedStore):
         return self.events or super().event_stream()
 
     def sweep(self, now: float) -> Plan[bool]:
-        part = Part((), (), (), self.names, self.max_members, (self._lag, SWEPT))
+        part = Part((), (), (), self.names, self.max_members, (self.lag or 0.0, SWEPT))
         written = yield from self._send([part], Write("", to_microseconds(now)))
         self.swept += written.went
         return written.has_more
@@ -220,7 +209,7 @@ class SortedSet(ScriptedStore):
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
         # Until all who have gone are announced, their times must not go.
-        cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
+        cut = now - max(self.ttl - keys.SLACK, self.window + (self.lag or 0.0))
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
