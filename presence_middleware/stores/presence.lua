@@ -82,10 +82,10 @@ end
 -- that said goodbye a window ago their true last-seen time. A bounded number of each, because a command
 -- must stay short. Two arguments follow the first.
 local function sweep()
-  local lag, -- how long after its window an id has gone: no late write can change that any more
+  local gone_after, -- seconds after which no late write can change that an id has gone
     most -- ids of each sort
     = unpack(ARGV, FIRST)
-  local gone_before = string.format('%.6f', now - window - lag)
+  local gone_before = string.format('%.6f', now - gone_after)
 
   -- Return the members with a score above `low` and up to `high`, and the score up to which these
   -- are all: about `most`, because members of equal scores are taken together.

@@ -85,6 +85,8 @@ class SortedSet(ScriptedStore):
         self.lowered_by = 0.0 if self.grace is None else self.window - self.grace
         # A goodbye hides for a window when its id was last seen.
         self.min_period = self.window + self.lowered_by
+        self.gone_after = self.window + (self.lag or 0.0)
+        """After how many seconds without a sighting an id has gone."""
         key = self.key
         self._timed = key.seen, key.bye, key.left
         self.events = None if self.lag is None else EventStream(key, self.kind)
@@ -158,21 +160,17 @@ class SortedSet(ScriptedStore):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        gone, seen = self._scores(self.key.gone, ids), self._scores(self.key.seen, ids)
+        names = [self.key.gone, self.key.seen, *([self.key.bye] if self.needs_sweep else [])]
         newest: dict[str, float] = {}
-        for moments in (yield from merge_plans([gone, seen, self._goodbyes(ids)])):
-            for id, moment in zip(ids, moments, strict=False):
+        for moments in (yield from merge_plans([self._scores(name, ids) for name in names])):
+            for id, moment in zip(ids, moments, strict=True):
                 if moment is not None and moment > newest.get(id, now - self.keep_seconds):
                     newest[id] = moment
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._goodbyes(ids)
+        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
-
-    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
-        """Return true last-seen times of ids that said goodbye; none without goodbyes."""
-        return self._scores(self.key.bye, ids if self.needs_sweep else ())
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""
@@ -193,7 +191,7 @@ class SortedSet(ScriptedStore):
         return self.events or super().event_stream()
 
     def sweep(self, now: float) -> Plan[bool]:
-        part = Part((), (), (), self.names, self.max_members, (self.lag or 0.0, SWEPT))
+        part = Part((), (), (), self.names, self.max_members, (self.gone_after, SWEPT))
         written = yield from self._send([part], Write("", to_microseconds(now)))
         self.swept += written.went
         return written.has_more
@@ -209,7 +207,7 @@ class SortedSet(ScriptedStore):
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
         # Until all who have gone are announced, their times must not go.
-        cut = now - max(self.ttl - keys.SLACK, self.window + (self.lag or 0.0))
+        cut = now - max(self.ttl - keys.SLACK, self.gone_after)
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut

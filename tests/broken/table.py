@@ -198,7 +198,7 @@ unbounded-eviction: A lower limit removes a bounded number of ids in each write.
 moment-is-split-between-sweeps: People of one moment leave together.
 - found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'WITHSCORES')
 clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
-- cut = now - max(self.ttl - keys.SLACK, self.window + (self.lag or 0.0))
+- cut = now - max(self.ttl - keys.SLACK, self.gone_after)
 + cut = now - self.ttl + keys.SLACK
 
 = contract/test_followed_logs.py
@@ -316,7 +316,7 @@ missing-script-fails: A server that restarted gets the scripts again.
 - if ScriptMissing in map(type, outcomes):
 + if False:
 clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
-- cut = now - max(self.ttl - keys.SLACK, self.window + (self.lag or 0.0))
+- cut = now - max(self.ttl - keys.SLACK, self.gone_after)
 + cut = now - self.window
 logout-leaves-the-room-full: Whoever logs out leaves the room.
 - if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
