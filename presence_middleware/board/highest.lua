@@ -1,14 +1,12 @@
 -- Pick the highest minute of each step, so that a long history is a short reply.
 --
 -- KEYS[1]  the samples of a day (hash: count by minute of the day)
--- ARGV[1]  minutes in a step
--- ARGV[2]  the first minute of the day to look at, where a step begins
--- ARGV[3]  the last minute
+-- ARGV     minutes in a step; the first minute of the day, where a step begins; the last minute
 --
 -- Reply: "minute count minute count ...", oldest first. Of equal counts, the first minute is picked.
-local step = tonumber(ARGV[1])
+local step, first, last = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local minutes = {}
-for minute = tonumber(ARGV[2]), tonumber(ARGV[3]) do minutes[#minutes + 1] = minute end
+for minute = first, last do minutes[#minutes + 1] = minute end
 local counts = redis.call('HMGET', KEYS[1], unpack(minutes))
 local reply, size, current, highest = {}, 0, -1, 0
 for n, minute in ipairs(minutes) do

@@ -3,9 +3,9 @@
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
 missed: entries that were trimmed, or that a server lost. `presence.lua` describes an entry.
 
-Of those who read events under a name, one at a time holds a lease. It is a single key, in the first
-shard of the kind, and also stores up to which place the holder has handled events, so that another
-process goes on from there.
+Of those who read events under a name, one at a time holds a lease. Beside it is stored up to which
+place events have been handled, so that another process goes on from there. Two holders would handle
+some events twice, which may happen anyway, so plain commands are enough.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..logs import warn
 from . import keys
-from .plan import Batch, Plan, decoded, load_script, score
+from .plan import Batch, Command, Plan, decoded, score
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
@@ -184,9 +184,22 @@ def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> 
     place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so that
     another reader takes it at once, and return None.
     """
-    arguments = who, seconds, handled, start, NAME_SECONDS
-    (reply,) = yield from load_script("lease").run(([key], arguments))
-    return Held(bool(reply[0]), decoded(reply[1])) if reply else None
+    place, milliseconds = keys.handled(key), math.ceil(1000 * seconds)
+    holder, left = yield Batch((("GET", key), ("PTTL", key)))
+    is_mine = holder is not None and decoded(holder) == who
+    store: Command = ("SET", place, start, "EX", NAME_SECONDS, "NX")
+    if is_mine and handled:
+        store = ("SET", place, handled, "EX", NAME_SECONDS)
+    if not seconds:
+        if is_mine:
+            yield Batch((*([store] if handled else []), ("DEL", key)))
+        return None
+    # A lease that lasts longer than any was taken before the clock was set back.
+    if not is_mine and 0 <= left <= milliseconds:
+        return None
+    take: Command = ("SET", key, who, "PX", milliseconds, *(["NX"] if holder is None else []))
+    is_taken, _, at = yield Batch((take, store, ("GET", place)))
+    return Held(is_mine, decoded(at)) if is_taken else None
 
 
 def _seconds(reply: Any) -> float:

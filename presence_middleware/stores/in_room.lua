@@ -2,17 +2,14 @@
 -- sweep has reached them: whoever asks compares their times. They stay for the sweeps of the upkeep,
 -- because here somebody waits.
 --
--- KEYS[1] seen      as in record.lua
--- KEYS[2] rooms     as in presence.lua
--- KEYS[3] progress  as in presence.lua
--- ARGV              the names below in their order
+-- KEYS  as record.lua and presence.lua name them
+-- ARGV  the names below in their order
 --
 -- Reply: the number; or ids, sorted, and the id after which to go on, empty at the end. Nothing if the
 -- id `after` is no longer in the room.
 
-local seen, rooms, progress = unpack(KEYS)
-local cut_field, -- see presence.lua
-  room, -- its number
+local seen = KEYS[1]
+local room, -- its number
   offline_before, -- ids last seen up to this moment are no longer online
   most, -- ids to look up for the number, because a command must stay short; 0 for a page
   size, -- of a page
@@ -20,7 +17,9 @@ local cut_field, -- see presence.lua
   = unpack(ARGV)
 local LOOKED_UP_AT_ONCE = 1000 -- ids
 
-local cut, members = redis.call('HGET', progress, cut_field), redis.call('ZCOUNT', rooms, room, room)
+include 'presence'
+
+local members = redis.call('ZCOUNT', rooms, room, room)
 -- Nobody is there, or the server has evicted a key.
 if not cut or members == 0 or redis.call('EXISTS', seen) == 0 then return {{}, ''} end
 
@@ -39,7 +38,6 @@ end
 if most ~= '0' and after == '' then -- look up as few ids as possible
   local gone = redis.call('ZCOUNT', seen, '(' .. cut, offline_before)
   local online = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf')
-  if gone == 0 then return members end
   if math.min(gone, online) <= math.min(members, most) then
     if online < gone then return in_room('(' .. offline_before, '+inf') end
     return members - in_room('(' .. cut, offline_before)
@@ -48,8 +46,7 @@ end
 local first = redis.call('ZCOUNT', rooms, '-inf', '(' .. room)
 local last = first + members - 1
 if after ~= '' then
-  local number = redis.call('ZSCORE', rooms, after)
-  if not number or number + 0 ~= room + 0 then return false end
+  if (redis.call('ZSCORE', rooms, after) or -1) + 0 ~= room + 0 then return false end
   first = redis.call('ZRANK', rooms, after) + 1
 end
 local stop = math.min(last, first + size - 1)

@@ -97,7 +97,7 @@ class ShardKeys:
         self.rooms = f"{name}:at"
         """Sorted set: id by the number of the room it was last in, while it is online."""
         self.moves = f"{name}:moved"
-        """Sorted set: id by the moment at which it entered or left a room, of the last minutes."""
+        """Sorted set: id by the moment of its last move between rooms, while it is online."""
         self.progress = f"{name}:progress"
         """Hash: up to which moments rooms were swept and leaves announced; the last entry."""
         self.changes = f"{name}:changes"
@@ -109,11 +109,16 @@ class ShardKeys:
 
 
 def reader(prefix: str, kind: str, name: str) -> str:
-    """Hash: which process reads events under a name, until when, and what it has handled.
-
-    In the first shard. Lives for an hour after the last process that reads under the name.
-    """
+    """String: which process reads events under a name. In the first shard. Lives for its lease."""
     return f"{prefix}:{kind}:reader:{name}"
+
+
+def handled(reader: str) -> str:
+    """String: up to which place those who read events under a name have handled them.
+
+    `reader` is the key of the name. Lives for an hour after the last process that reads.
+    """
+    return f"{reader}/handled"
 
 
 def upkeep(prefix: str) -> str:

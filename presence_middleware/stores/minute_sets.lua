@@ -17,8 +17,7 @@ include 'people'
 if #ids > 0 then
   local known, room = {}, max_members + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
-  if #ids <= room then room = false end -- for all of them
-  for i = FIRST_SET, room and #KEYS or 0 do
+  for i = FIRST_SET, #ids > room and #KEYS or 0 do
     for n, is_member in ipairs(redis.call('SMISMEMBER', KEYS[i], unpack(ids))) do
       known[n] = known[n] or is_member == 1
     end
@@ -31,7 +30,7 @@ if #ids > 0 then
 end
 
 local first_minute = string.match(KEYS[FIRST_SET], '%d+$')
-apply_departures(function(_, id, moment)
+finish(function(_, id, moment)
   local last_seen
   for n = FIRST_SET, #KEYS do
     local minute = (first_minute + n - FIRST_SET) * 60
@@ -39,5 +38,4 @@ apply_departures(function(_, id, moment)
   end
   return last_seen, last_seen
 end)
-note_write()
 return reply

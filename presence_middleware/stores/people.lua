@@ -1,9 +1,10 @@
 -- What record.lua and minute_sets.lua share: their arguments, who may be written, and who departs.
 --
 -- KEYS  they name `left`, `gone` and `writers`
--- ARGV  the names below in their order; then time and id of each sighting; then act, id, moment and
---       last-seen time (or nothing) of each departure; then of each move the position of its sighting,
---       the number of the room, and the moment. Moments are seconds since the epoch.
+-- ARGV  the words below in their order, with a space after each; then time and id of each sighting;
+--       then act, id, moment and last-seen time (or nothing) of each departure; then of each move the
+--       position of its sighting, the number of the room, and the moment, with spaces between them.
+--       Moments are seconds since the epoch.
 --
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
 -- this process (or nothing); then what presence.lua notes.
@@ -14,20 +15,22 @@
 local lifetime, -- of the keys, in seconds
   window, -- seconds for which an id is online after it was seen
   lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
-  matters, -- seconds for which a departure is compared with sightings
+  slack, -- seconds beyond a window for which a departure is compared with sightings
   is_server_time, -- 1 to lower departures to this server's clock; else 0
   max_members,
   process, -- empty to note no write
   now,
   earliest, -- the first arrival or move among the sightings
-  arrivals, -- of all sightings, separated by spaces; empty if they equal the times
   sightings, -- their number
-  departures -- their number
-  = unpack(ARGV, 1, 12)
-local FIRST, FIRST_DEPARTURE = 13, 13 + 2 * sightings
+  departures, -- their number
+  arrivals -- of all sightings, separated by spaces; empty if they equal the times
+  = string.match(ARGV[1], string.rep('(%S*) ', 11) .. '(.*)')
+local FIRST, FIRST_DEPARTURE = 2, 2 + 2 * sightings
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
-local reply = {{}, 0, false, 0, 0, 0}
+local reply = {{}, 0, false, 0, 0, 0, 0}
+local time = redis.call('TIME')
+local clock = string.format('%.6f', time[1] + time[2] / 1000000) -- of this server
 local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 -- fakeredis has no redis.sha1hex, but there a script can reach Python.
@@ -39,33 +42,30 @@ local function at_least(score, moment) return score and score + 0 >= moment + 0 
 local function later(one, other) return at_least(other, one or other or 0) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
 local function has_left(id, since)
-  return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
+  return at_least(left_at[id], since)
+    or may_be_erased and at_least(redis.call('ZSCORE', left, erased(id)), since)
 end
 
--- Return the scores of `names` since the first arrival. If few members are so new, all are read, for
--- that is faster than to look up each name.
-local function scores_since(key, names)
+-- Return the scores of the ids since the first arrival. If few members are so new, all are read, for
+-- that is faster than to look up each id.
+local function scores_since(key)
   local scores, recent, few = {}, {}, math.floor(sightings / 4) + 1
   local found = redis.call('ZRANGE', key, earliest, '+inf', 'BYSCORE', 'LIMIT', 0, few, 'WITHSCORES')
   if #found == 0 then return scores end
   for i = 1, #found, 2 do recent[found[i]] = found[i + 1] end
-  local looked_up = #found == 2 * few and redis.call('ZMSCORE', key, unpack(names)) or {}
-  for n, name in ipairs(names) do scores[name] = looked_up[n] or recent[name] end
+  local looked_up = #found == 2 * few and redis.call('ZMSCORE', key, unpack(ids)) or {}
+  for n, id in ipairs(ids) do scores[id] = looked_up[n] or recent[id] end
   return scores
 end
 
 -- Return the ids to write, and what ZADD writes. Note the others in the reply and in `is_dropped`. If
--- `room` is a number, only so many ids that are not `known` are written. `goodbye_at` has goodbyes by
--- id, which no older sighting undoes.
+-- there are more ids than `room`, only so many that are not `known` are written. `goodbye_at` has
+-- goodbyes by id, which no older sighting undoes.
 local function accept(room, known, goodbye_at)
-  local names, arrived, accepted, words = ids, string.gmatch(arrivals, '%S+'), {}, {}
-  may_be_erased = at_least(redis.call('ZSCORE', left, ' '), earliest)
-  if may_be_erased then
-    names = {unpack(ids)}
-    for _, id in ipairs(ids) do names[#names + 1] = erased(id) end
-  end
-  left_at = scores_since(left, names)
-  if not room and not next(left_at) and not next(goodbye_at) then
+  local arrived, accepted, words = string.gmatch(arrivals, '%S+'), {}, {}
+  if #ids <= room then room = false end -- for all of them
+  left_at, may_be_erased = scores_since(left), at_least(redis.call('ZSCORE', left, ' '), earliest)
+  if not (room or may_be_erased or next(left_at) or next(goodbye_at)) then
     return ids, {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}
   end
   for n, id in ipairs(ids) do
@@ -85,12 +85,15 @@ local function accept(room, known, goodbye_at)
   return accepted, words
 end
 
--- Apply the departures. `take_out` takes an id offline. It returns its last-seen time unless it was seen
--- since then, and whether it had any.
-local function apply_departures(take_out)
+-- Note the write, and apply the departures. `take_out` takes an id offline. It returns its last-seen
+-- time unless it was seen since then, and whether it had any.
+local function finish(take_out)
+  if process ~= '' then
+    reply[3] = redis.call('ZSCORE', writers, process)
+    redis.call('ZADD', writers, now, process)
+    redis.call('EXPIRE', writers, lifetime)
+  end
   if FIRST_MOVE == FIRST_DEPARTURE then return end
-  local time = redis.call('TIME')
-  local clock = time[1] .. '.' .. string.format('%06d', time[2])
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
     local act, id, moment, last_known = unpack(ARGV, i, i + 3)
     -- A moment in the future would refuse whoever comes back.
@@ -116,18 +119,9 @@ local function apply_departures(take_out)
       end
     end
   end
-  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
-  for key, seconds in pairs({[gone] = lifetime, [left] = math.ceil(matters)}) do
-    redis.call('EXPIRE', key, seconds)
-    local excess = redis.call('ZCARD', key) - max_members
-    if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
+  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - window - slack)
+  for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
+    redis.call('EXPIRE', key, age)
+    redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many
   end
-end
-
-local function note_write()
-  if process ~= '' then
-    reply[3] = redis.call('ZSCORE', writers, process)
-    redis.call('ZADD', writers, now, process)
-  end
-  redis.call('EXPIRE', writers, lifetime)
 end

@@ -9,15 +9,14 @@
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
 -- KEYS[6…]          with rooms or events: see presence.lua
 --
--- ARGV and the reply are those of people.lua.
+-- ARGV and the reply are those of people.lua. A call without people is a sweep: see presence.lua.
 
 local seen, bye, gone, left, writers = unpack(KEYS)
 local MOST_EVICTED = 1000
 
 include 'people'
-include 'presence'
-
 local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
+include 'presence'
 
 local function remove(id, score)
   go(id, score)
@@ -27,97 +26,80 @@ end
 
 local members = redis.call('ZCARD', seen)
 if members == 0 then
-  if progress then empty_rooms() end
+  if rooms then redis.call('UNLINK', rooms, moves) end
   if redis.call('ZSCORE', writers, '') then
     -- The server evicted `seen` alone. Without this key, every process writes again.
     redis.call('DEL', writers, bye)
     cut = false
   end
 end
-if progress and not cut then reset(offline_before) end
-
--- Return how many ids may come. If too few may, remove ids that are offline, but only as many as are
--- needed, and none that is seen now. There are many too many after PRESENCE_MAX_MEMBERS was lowered.
-local function make_room(room, known)
-  local needed, is_seen = -room, {}
-  for n, id in ipairs(ids) do
-    is_seen[id] = true
-    if not known[n] then needed = needed + 1 end
-  end
-  local most = math.max(0, math.min(needed + #ids, MOST_EVICTED))
-  local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
-  for _, id in ipairs(offline) do
-    if needed > 0 and not is_seen[id] then
-      remove(id, redis.call('ZSCORE', seen, id))
-      needed, room = needed - 1, room + 1
-    end
-  end
-  return room
-end
-
--- Note who comes. Whoever was offline meanwhile has gone, even if no sweep has found out yet.
-local function note_comers(accepted, words)
-  local scores, has_come = redis.call('ZMSCORE', seen, unpack(accepted)), {}
-  for n, id in ipairs(accepted) do
-    local score, time = has_come[id] or scores[n] or 0, words[2 * n - 1]
-    local is_over = score + 0 <= time - window
-    if is_over then
-      go(id, score)
-    elseif rooms and at_least(offline_before, score) then
-      redis.call('ZREM', rooms, id) -- readers have counted it as gone, because this write is late
-    end
-    if (is_over or score + 0 <= cut + 0) and time + 0 > cut + 0 then
-      has_come[id] = math.huge -- a guest may have two sightings in a write
-      announce('+', 4, id, time)
-    end
-  end
-end
-
--- Processes write in any order. The latest move of an id since it left decides where it is.
-local function move()
-  for i = FIRST_MOVE, #ARGV, 3 do
-    local n, number, moment = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-    local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
-    if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id) or moves_since, moment)
-      and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
-      redis.call('ZADD', moves, moment, id)
-      redis.call('ZREM', rooms, id)
-      if number ~= '0' then redis.call('ZADD', rooms, number, id) end
-    end
-  end
-end
+if progress and not cut then reset() end
 
 if #ids > 0 then
   local room, known = max_members - members, {}
   if #ids > room then
+    -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
+    -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
     known = redis.call('ZMSCORE', seen, unpack(ids))
-    room = make_room(room, known)
-  else
-    room = false -- for all of them
+    local needed, is_seen = -room, {}
+    for n, id in ipairs(ids) do
+      is_seen[id] = true
+      if not known[n] then needed = needed + 1 end
+    end
+    local most = math.min(needed + #ids, MOST_EVICTED)
+    local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
+    for _, id in ipairs(offline) do
+      if needed > 0 and not is_seen[id] then
+        remove(id, redis.call('ZSCORE', seen, id))
+        needed, room = needed - 1, room + 1
+      end
+    end
   end
-  local accepted, words = accept(room, known, scores_since(bye, ids))
+  local accepted, words = accept(room, known, scores_since(bye))
   if #accepted > 0 then
-    local has_gone = cut and redis.call('ZCOUNT', seen, '(' .. cut, offline_before) > 0
-    if stream or has_gone then note_comers(accepted, words) end
-    move()
+    if stream or cut and redis.call('ZCOUNT', seen, '(' .. cut, offline_before) > 0 then
+      -- Whoever was offline meanwhile has gone, even if no sweep has found out yet.
+      local scores, has_come = redis.call('ZMSCORE', seen, unpack(accepted)), {}
+      for n, id in ipairs(accepted) do
+        local score, time = has_come[id] or scores[n] or 0, words[2 * n - 1]
+        local is_over = score + 0 <= time - window
+        if is_over then
+          go(id, score)
+        elseif rooms and at_least(offline_before, score) then
+          leave_room(id) -- readers have counted it as gone, because this write is late
+        end
+        if (is_over or score + 0 <= cut + 0) and time + 0 > cut + 0 then
+          has_come[id] = math.huge -- a guest may have two sightings in a write
+          announce('+', 4, id, time)
+        end
+      end
+    end
+    -- Processes write in any order. The latest move of an id since it left decides where it is.
+    for i = FIRST_MOVE, #ARGV do
+      local position, number, moment = string.match(ARGV[i], '(%S+) (%S+) (%S+)')
+      local n = tonumber(position)
+      local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
+      if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id), moment)
+        and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
+        redis.call('ZADD', moves, moment, id)
+        redis.call('ZREM', rooms, id)
+        if number ~= '0' then redis.call('ZADD', rooms, number, id) end
+      end
+    end
     if redis.call('ZADD', seen, 'GT', unpack(words)) > 0 and redis.call('EXISTS', gone) == 1 then
       redis.call('ZREM', gone, unpack(accepted))
     end
   end
 end
 
-apply_departures(function(act, id, moment)
+finish(function(act, id, moment)
   local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
   local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
   if not at_least(moment, last_seen or 0) then last_seen = false end -- seen since then: it stays
   local lowered = string.format('%.6f', moment - lowered_by)
   if act ~= GOODBYE then
     if last_seen then remove(id, score) end
-    if rooms then
-      local moved = redis.call('ZSCORE', moves, id) or 0
-      if at_least(moment, moved) then redis.call('ZREM', rooms, id) end
-      if act == ERASED then redis.call('ZREM', moves, id) end
-    end
+    if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
   elseif last_seen and not at_least(lowered, score) then
     -- It may be so late that its window is over.
     if at_least(cut, lowered) then go(id, score, moment) end
@@ -128,11 +110,26 @@ apply_departures(function(act, id, moment)
   return last_seen, score
 end)
 
-if redis.call('EXPIRE', seen, lifetime) == 1 then
-  redis.call('ZADD', writers, 'inf', '')
+if FIRST_MOVE == FIRST then
+  sweep()
 else
   redis.call('ZREM', writers, '')
+  if redis.call('EXPIRE', seen, lifetime) == 1 then redis.call('ZADD', writers, 'inf', '') end
+  redis.call('EXPIRE', writers, lifetime)
 end
-note_write()
-publish()
+if progress then
+  for first = 1, #changes, ENTRY_SIZE do
+    local last = math.min(first + ENTRY_SIZE - 1, #changes)
+    add_entry(cjson.encode({unpack(changes, first, last)}))
+  end
+  if stream then
+    local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
+    redis.call('XTRIM', stream, 'MINID', oldest)
+  end
+  -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
+  local remaining = redis.call('PTTL', seen)
+  for _, key in ipairs({progress, rooms, moves}) do
+    redis.call('PEXPIRE', key, remaining > 0 and remaining or 1000 * lifetime)
+  end
+end
 return reply

@@ -8,6 +8,7 @@ keys and the rules.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -26,6 +27,7 @@ from .plan import (
     pairs,
     score,
     texts,
+    to_microseconds,
 )
 from .store import (
     Act,
@@ -61,48 +63,38 @@ def room_number(name: str) -> int:
     return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
 
 
+@dataclass(eq=False)
 class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
+
+    _: KW_ONLY
+    grace: float | None = None
+    """For how many seconds an id stays online after its goodbye; None without goodbyes."""
+    has_rooms: bool = False
+    """Whether ids may be in rooms."""
+    lag: float | None = None
+    """After how many seconds beyond its window an id is announced to have gone: until then, late
+    writes may arrive. None if the store does not announce who comes and goes."""
 
     acts = tuple(Act)
     _script = load_script("record")
 
-    def __init__(
-        self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
-        grace: float | None = None,
-        has_rooms: bool = False,
-        lag: float | None = None,
-    ) -> None:
-        """Create a store as `Store` describes.
-
-        An id stays online for `grace` seconds after its goodbye; by default there are no goodbyes.
-        With `has_rooms`, ids may be in rooms. With `lag`, the store announces who comes and goes:
-        an id has gone after its window and so many seconds more, in which late writes may still
-        arrive.
-        """
-        super().__init__(
-            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
-        )
-        self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else window - grace
-        self._lag, self._has_rooms = lag or 0.0, has_rooms
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.needs_sweep = self.grace is not None or self.has_rooms or self.lag is not None
+        self.lowered_by = 0.0 if self.grace is None else self.window - self.grace
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = window + self.lowered_by
+        self.min_period = self.window + self.lowered_by
+        self.gone_after = self.window + (self.lag or 0.0)
+        """After how many seconds without a sighting an id has gone."""
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self.events = None if lag is None else EventStream(key, kind)
+        self.events = None if self.lag is None else EventStream(key, self.kind)
         # presence.lua tells rooms and events by the number of keys.
-        self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
-        if has_rooms or self.events:
-            rooms = [key.rooms, key.moves] if has_rooms else []
-            self._names += [key.progress, *rooms, *([key.changes] if self.events else [])]
+        self.names = [key.seen, key.bye, key.gone, key.left, key.writers]
+        if self.has_rooms or self.events:
+            rooms = [key.rooms, key.moves] if self.has_rooms else []
+            self.names += [key.progress, *rooms, *([key.changes] if self.events else [])]
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -113,15 +105,12 @@ class SortedSet(ScriptedStore):
                 range(start, departing),
                 seen[start : start + CHUNK],
                 departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
-                self._names,
+                self.names,
                 self.max_members,
             )
             for start in range(0, departing + len(departures), CHUNK)
         ]
-        written = yield from self._send(parts, write)
-        if written.is_shortened:
-            self.event_stream().warn_of_size()
-        return written
+        return (yield from self._send(parts, write))
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, (members_marker, moment) = yield Batch(
@@ -171,21 +160,17 @@ class SortedSet(ScriptedStore):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        gone, seen = self._scores(self.key.gone, ids), self._scores(self.key.seen, ids)
+        names = [self.key.gone, self.key.seen, *([self.key.bye] if self.needs_sweep else [])]
         newest: dict[str, float] = {}
-        for moments in (yield from merge_plans([gone, seen, self._goodbyes(ids)])):
-            for id, moment in zip(ids, moments, strict=False):
+        for moments in (yield from merge_plans([self._scores(name, ids) for name in names])):
+            for id, moment in zip(ids, moments, strict=True):
                 if moment is not None and moment > newest.get(id, now - self.keep_seconds):
                     newest[id] = moment
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._goodbyes(ids)
+        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
-
-    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
-        """Return true last-seen times of ids that said goodbye; none without goodbyes."""
-        return self._scores(self.key.bye, ids if self.needs_sweep else ())
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""
@@ -205,37 +190,24 @@ class SortedSet(ScriptedStore):
     def event_stream(self) -> EventStream:
         return self.events or super().event_stream()
 
-    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
-        """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        arguments = (
-            self.ttl,
-            repr(now),
-            repr(now - self.window - self._lag),
-            SWEPT,
-            repr(now - self.window - keys.SLACK),
-            # Whoever is seen after the clock was set back must not seem to be gone already.
-            repr(min(float(keys.SLACK), self.window / 2)),
-            compared,
-        )
-        (reply,) = yield from load_script("sweep").run((self._names, arguments))
-        has_more, _, _, _, went, is_shortened = reply
-        self.swept += went
-        if is_shortened:
-            self.event_stream().warn_of_size()
-        return bool(has_more)
+    def sweep(self, now: float) -> Plan[bool]:
+        part = Part((), (), (), self.names, self.max_members, (self.gone_after, SWEPT))
+        written = yield from self._send([part], Write("", to_microseconds(now)))
+        self.swept += written.went
+        return written.has_more
 
     def keys(self, now: float) -> list[str]:
         return [self.key.seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
-        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
+        if self.needs_sweep and (yield from self.sweep(now)):
             return True
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
         # Until all who have gone are announced, their times must not go.
-        cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
+        cut = now - max(self.ttl - keys.SLACK, self.gone_after)
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
@@ -298,14 +270,12 @@ def in_room(shard: SortedSet, room: int, now: float, most: int, wanted: int) -> 
 
     Return only their number if the server finds it by looking up at most `most` ids.
     """
-    names = shard.key.seen, shard.key.rooms, shard.key.progress
-    cut_field = f"{'rooms' if shard.events is None else 'announced'}_until"
     found: list[Sighting] = []
     after: Argument = ""
     while True:
         size = min(max(wanted, PAGE if after else 1), COMPARED)
-        arguments = cut_field, room, repr(now - shard.window), most, size, after
-        (reply,) = yield from load_script("in_room").run((names, arguments))
+        arguments = room, repr(now - shard.window), most, size, after
+        (reply,) = yield from load_script("in_room").run((shard.names, arguments))
         if isinstance(reply, int):
             return reply
         if reply is None:

@@ -6,10 +6,11 @@ microseconds.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
@@ -70,8 +71,8 @@ class Written(NamedTuple):
     """The number of ids that the write announced to have come online."""
     went: int
     """The number of ids that the write announced to have gone offline."""
-    is_shortened: bool = False
-    """True if events of less than five minutes were removed, because there are too many."""
+    has_more: bool = False
+    """True if a sweep has left something to do."""
 
 
 class Sighting(NamedTuple):
@@ -101,46 +102,43 @@ def moment_of(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)
 
 
+@dataclass(eq=False)
 class Store(ABC):
     """The data of one kind of identity, or of one shard of it.
 
-    A store is created with the prefix of its keys, the kind, `PRESENCE_WINDOW` and the retention
-    of the kind in seconds, and the maximum number of members. `is_server_time` is True if the clock
-    of the server decides, and False if a clock was passed as an argument. Methods return plans.
-    Methods that a store cannot support raise `UnsupportedQuery`.
+    Methods return plans. Methods that a store cannot support raise `UnsupportedQuery`. To create a
+    store does no I/O.
     """
 
-    acts: Collection[Act] = Act.SEEN, Act.LEFT, Act.ERASED
+    prefix: str
+    """The beginning of the keys of all kinds in this shard."""
+    kind: str
+    window: float
+    """`PRESENCE_WINDOW` in seconds."""
+    keep_seconds: float
+    """The retention: an id can be queried for this long after its last sighting."""
+    max_members: int
+    is_server_time: bool = field(default=True, kw_only=True)
+    """True if the clock of the server decides, and False if a clock was passed as an argument."""
+
+    acts: ClassVar[Collection[Act]] = (Act.SEEN, Act.LEFT, Act.ERASED)
     """What it records of an id."""
-    needs_sweep: bool = False
+    needs_sweep: bool = field(default=False, init=False)
     """True if its ids may be in rooms, say goodbye, or are announced."""
-    lowered_by: float = 0.0
+    lowered_by: float = field(default=0.0, init=False)
     """How many seconds before its moment a goodbye lowers the last-seen time."""
-    min_period: float = 0.0
+    min_period: float = field(default=0.0, init=False)
     """The shortest period for `active`, in seconds."""
-    swept: int = 0
+    swept: int = field(default=0, init=False)
     """The number of ids that sweeps of this process announced to have gone."""
 
-    def __init__(
-        self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
-    ) -> None:
-        """Create a store. This does no I/O."""
-        self.name = f"{prefix}:{kind}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.prefix}:{self.kind}"
         """The beginning of its keys."""
-        self.prefix, self.kind, self.window = prefix, kind, window
-        self.keep_seconds = keep_seconds
-        """The retention: an id can be queried for this long after its last sighting."""
-        self.ttl = keys.ttl(keep_seconds)
+        self.ttl = keys.ttl(self.keep_seconds)
         """The lifetime of its keys after a write, in seconds."""
-        self.max_members, self.is_server_time = max(1, max_members), is_server_time
-        self.key = keys.ShardKeys(prefix, kind)
+        self.max_members = max(1, self.max_members)
+        self.key = keys.ShardKeys(self.prefix, self.kind)
         self._timed: tuple[str, ...] = (self.key.left,)
         """Its sorted sets by moments that must not lie ahead."""
 
@@ -299,20 +297,22 @@ class Part(NamedTuple):
     names: Sequence[str]
     """The keys of the script."""
     max_members: int
+    sweep: Sequence[Argument] = ()
+    """The arguments of a sweep, which has no people."""
 
 
 class ScriptedStore(Store):
     """A store with a script that compares sightings with departures, and writes both."""
 
-    _script: Script
-    _has_rooms = False
+    has_rooms: bool = False
+    _script: ClassVar[Script]
 
     def _send(self, parts: Sequence[Part], write: Write | None) -> Plan[Written]:
         """Send all parts of a write; return its outcome."""
         if not parts:
             return Written((), 0, None, 0, 0)
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
-        for _, seen, departures, names, max_members in parts:
+        for _, seen, departures, names, max_members, sweep in parts:
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             now = write.moment if write else max([*moments, *(each[2] for each in departures)])
             words: list[Argument] = []
@@ -322,30 +322,33 @@ class ScriptedStore(Store):
                 known = "" if last_seen is None else as_seconds(last_seen)
                 words += int(act), id, as_seconds(moment), known
             earliest = min(arrivals, default=now)
-            for number, move in enumerate(moves if self._has_rooms else (), 1):
+            for number, move in enumerate(moves if self.has_rooms else (), 1):
                 if move is not None:
-                    words += number, move[0], as_seconds(move[1])
+                    words.append(f"{number} {move[0]} {as_seconds(move[1])}")
                     earliest = min(earliest, move[1])
             head = (
                 self.ttl,
                 self.window,
                 self.lowered_by,
-                self.window + keys.SLACK,
+                keys.SLACK,
                 int(self.is_server_time),
                 max_members,
                 write.process if write else "",
                 as_seconds(now),
                 as_seconds(earliest),
-                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
                 len(seen),
                 len(departures),
+                *(() if arrivals == moments else map(as_seconds, arrivals)),
             )
-            calls.append((names, (*head, *words)))
+            header = "".join(f"{word} " for word in head)
+            calls.append((names, (header, *words, *sweep)))
         replies = yield from self._script.run(*calls)
-        refused, full, before, came, went, cuts = zip(*replies, strict=True)
+        refused, full, before, came, went, cuts, more = zip(*replies, strict=True)
+        if any(cuts):
+            self.event_stream().warn_of_size()
         positions = [
             part.positions[int(position) - 1]
             for part, of_part in zip(parts, refused, strict=True)
             for position in of_part
         ]
-        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(cuts))
+        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(more))

@@ -25,7 +25,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Plan
+from presence_middleware.stores import Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.acts import send
@@ -59,11 +59,15 @@ class Site:
 
     def holder(self, name: str = "mailer", kind: str = "user") -> Any:
         shard = self.presence.backend.stores[kind].all[0]
-        return run(self.presence, "HGET", f"{shard.name}:reader:{name}", "who")
+        return run(self.presence, "GET", f"{shard.name}:reader:{name}")
 
     @property
     def lease_key(self) -> str:
         return f"{self.presence.backend.stores['user'].all[0].name}:reader:mailer"
+
+    @property
+    def handled_key(self) -> str:
+        return keys.handled(self.lease_key)
 
     def begun(self, iterator: Any, **of: str) -> Any:
         """Wait until an iterator holds the lease, which nobody held."""
@@ -111,7 +115,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     # The one that was handled is handled once; the one in hand is handled again.
     assert seen[0] not in seen[1:]
     assert sorted(set(seen)) == ["ann", "bob", "cid"]
-    assert run(site.presence, "TTL", site.lease_key) > 3000
+    assert run(site.presence, "TTL", site.handled_key) > 3000
     second.close()
     wait_until(lambda: site.holder() is None)
     third = site.named()
@@ -138,9 +142,9 @@ def test_events_of_other_ids_are_handled_too(plain: Site) -> None:
     got: list[str] = []
     thread = threading.Thread(target=lambda: got.extend(event.id for event in first))
     thread.start()
-    before = run(plain.presence, "HGET", plain.lease_key, "at")
+    before = run(plain.presence, "GET", plain.handled_key)
     plain.come("bob")
-    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") != before)
+    wait_until(lambda: run(plain.presence, "GET", plain.handled_key) != before)
     plain.come("ann")
     wait_until(lambda: got == ["ann"])
     first.close()
@@ -160,13 +164,13 @@ def test_a_place_that_is_gone_loses_events_once(site: Site, at: str) -> None:
         for shard in site.presence.backend.stores["user"].all:
             run(site.presence, "DEL", f"{shard.name}:changes")
     else:
-        run(site.presence, "HSET", site.lease_key, "at", "1-1.1," * 31 + "1-1.1")
+        run(site.presence, "SET", site.handled_key, "1-1.1," * 31 + "1-1.1")
     second = site.named()
     with pytest.raises(EventsLost):
         next(second)
     site.come("ann")
     assert next(second).id == "ann"
-    wait_until(lambda: run(site.presence, "HGET", site.lease_key, "at").count(b"-1.1") < 32)
+    wait_until(lambda: run(site.presence, "GET", site.handled_key).count(b"-1.1") < 32)
 
 
 def test_a_slow_process_keeps_the_lease_and_misses_nothing(
@@ -196,8 +200,8 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     first = plain.begun(plain.named())
     after = cursors(plain)
     # The lease ran out while the process stood still, and another took it.
-    until = time.time() + feed_module.LEASE_SECONDS - 1
-    run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
+    milliseconds = int(1000 * feed_module.LEASE_SECONDS) - 1000
+    run(plain.presence, "SET", plain.lease_key, "other", "PX", milliseconds)
     wait_until(lambda: not first._lease.is_held)
     received: list[str] = []
     thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
@@ -205,7 +209,7 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     plain.presence.run(take_lease(plain.lease_key, "other", 0, after[1], ""))
     wait_until(lambda: len(received) == 2)
     assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
-    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") == after[3].encode())
+    wait_until(lambda: run(plain.presence, "GET", plain.handled_key) == after[3].encode())
     first.close()
     thread.join()
     assert len(received) == 2
@@ -259,8 +263,7 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
     wait_until(lambda: take("ann"))
     assert take("bob", "9") is None
     # A clock that was set back makes a lease seem long.
-    until = float(run(site.presence, "HGET", site.lease_key, "until"))
-    run(site.presence, "HSET", site.lease_key, "until", until + 3600)
+    run(site.presence, "EXPIRE", site.lease_key, 3600)
     assert take("bob") == (False, "3")
 
 
@@ -276,7 +279,8 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
             plain.come(*names)
             received = {(await anext(events)).id}
             text = run(plain.presence, "DUMP", plain.lease_key)
-            run(plain.presence, "SET", plain.lease_key, "of another program")
+            run(plain.presence, "DEL", plain.lease_key)
+            run(plain.presence, "SADD", plain.lease_key, "of another program")
             await in_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
 
             async def receive_all() -> None:
@@ -395,12 +399,16 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     first = plain.begun(plain.named())
     after = cursors(plain)
     ids(first, 1)
-    change = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('HDEL', KEYS[1], 'who')"
-    run(plain.presence, "EVAL", change, 1, plain.lease_key, after[2])
+
+    def wait_until_renewed() -> None:
+        run(plain.presence, "PERSIST", plain.lease_key)
+        wait_until(lambda: run(plain.presence, "PTTL", plain.lease_key) > 0)
+
+    wait_until_renewed()  # it has read the reply to its question who holds the lease
+    change = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('DEL', KEYS[2])"
+    run(plain.presence, "EVAL", change, 2, plain.handled_key, plain.lease_key, after[2])
     wait_until(lambda: plain.holder() is not None)
-    taken = run(plain.presence, "HGET", plain.lease_key, "until")
-    # It asks again only after it has read the reply.
-    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "until") != taken)
+    wait_until_renewed()  # it asks again only after it has read the reply
     assert next(first).cursor == after[3]
 
 

@@ -129,10 +129,10 @@ def test_a_flush_over_many_shards_is_one_round_trip(
 @pytest.mark.parametrize(
     ("rooms", "keys", "has_moved", "arguments"),
     [
-        # A time and an id for each; and for each who moves, also the room and two more.
-        ("", 5, False, 12 + 2 * 2),
-        ("/t/{topic}", 8, False, 12 + 2 * 2),
-        ("/t/{topic}", 8, True, 12 + 2 * 2 + 2 * 3),
+        # A header, a time and an id for each, and for each who moves also the move.
+        ("", 5, False, 1 + 2 * 2),
+        ("/t/{topic}", 8, False, 1 + 2 * 2),
+        ("/t/{topic}", 8, True, 1 + 2 * 2 + 2),
     ],
 )
 def test_a_site_without_rooms_sends_none_and_only_a_page_sends_a_move(

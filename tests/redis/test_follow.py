@@ -522,16 +522,16 @@ presence = Presence(settings)
 events = presence.events(name="mailer")
 client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
 key = settings.prefix + ":user:reader:mailer"
-while not (holder := client.hget(key, "who")):
+while not (holder := client.get(key)):
     time.sleep(0.01)
 if not os.fork():
     events.close()
     os._exit(0)
 os.wait()
-until = client.hget(key, "until")
-while client.hget(key, "until") == until:
+is_held = client.persist(key)  # until the parent renews it
+while client.pttl(key) < 0:
     time.sleep(0.01)
-print(client.hget(key, "who") == holder)
+print(is_held and client.get(key) == holder)
 """
 
 

@@ -61,12 +61,7 @@ class Model:
         """Apply sightings, then departures."""
         moments = [moment for _, moment, _, _ in seen] + [each[2] for each in departures]
         now = write.moment if write else max(moments)
-        if not self.seen:
-            self.room, self.moved = {}, {}
-            if self.is_marked:  # the server has lost the members
-                self.writers, self.bye, self.cut = {}, {}, None
-        if self.cut is None:
-            self.cut, self.cut_at = now - self.limits.window, now
+        self.notice_loss(now)
         before = self.noted(write)
         refused, full = self._see(seen, now)
         for departure in departures:
@@ -75,6 +70,15 @@ class Model:
             self._trim(now)
         self.is_marked = bool(self.seen)
         return Written(refused, full, before, 0, 0)
+
+    def notice_loss(self, now: int) -> None:
+        """Begin again if the server has lost the members, or how far it had announced."""
+        if not self.seen:
+            self.room, self.moved = {}, {}
+            if self.is_marked:
+                self.writers, self.bye, self.cut = {}, {}, None
+        if self.cut is None:
+            self.cut, self.cut_at = now - self.limits.window, now
 
     def noted(self, write: Write | None) -> float | None:
         """Note a write of a process; return its write before, in seconds."""
@@ -113,7 +117,7 @@ class Model:
                 accepted.append((id, moment, move))
         for id, *_ in accepted:
             if self.seen.get(id, now) <= now - self.limits.window:
-                self.room.pop(id, None)
+                self._leave_room(id)
         for id, moment, move in accepted:
             self.seen[id] = max(moment, self.seen.get(id, moment))
             self.gone.pop(id, None)
@@ -134,7 +138,11 @@ class Model:
     def _forget(self, id: str) -> None:
         del self.seen[id]
         self.bye.pop(id, None)
+        self._leave_room(id)
+
+    def _leave_room(self, id: str) -> None:
         self.room.pop(id, None)
+        self.moved.pop(id, None)
 
     def _depart(self, act: Act, id: str, moment: int, last_known: int | None) -> None:
         if act is Act.SEEN:
@@ -149,7 +157,7 @@ class Model:
                 self.seen[id], self.bye[id] = lowered, moment
             return
         if self.moved.get(id, 0) <= moment:
-            self.room.pop(id, None)
+            self._leave_room(id)
         if is_past:
             self._forget(id)
         else:
@@ -164,7 +172,7 @@ class Model:
 
     def _leave(self, act: Act, id: str, moment: int, last_seen: int | None) -> None:
         if act is Act.ERASED:
-            for times in (self.gone, self.left, self.moved):
+            for times in (self.gone, self.left):
                 times.pop(id, None)
             self.left[" "] = max(moment + 1, self.left.get(" ", 0))
         elif last_seen is not None:
@@ -174,23 +182,27 @@ class Model:
 
     def sweep(self, now: int) -> None:
         """Announce who has gone; write goodbyes of a window ago back."""
+        self.notice_loss(now)
         self.leave_rooms(now)
         passed = now - self.limits.window
         if self.limits.lag is not None:
             gone, reached = passed - self.limits.lag, self.cut or 0
-            # The clock was set back, or time has passed.
-            if self.cut is None or self.cut_at - SLACK > now or gone > reached:
+            if self.cut_at - SLACK > now:  # the clock was set back
+                self.cut, self.cut_at = passed, now
+            elif gone > reached:
                 self.cut, self.cut_at = gone, now
-            passed = self.cut = self.cut or gone
+            passed = self.cut or gone
         for id in [id for id, goodbye in self.bye.items() if goodbye <= passed]:
             goodbye = self.bye.pop(id)
             if id in self.seen:
                 self.seen[id] = max(self.seen[id], goodbye)
+        self.is_marked = bool(self.seen)
 
     def leave_rooms(self, now: int) -> None:
         """Take those who are offline out of their rooms, as whoever reads a room does."""
         online = self.online(now, self.limits.window)
-        self.room = {id: room for id, room in self.room.items() if id in online}
+        for id in (self.room.keys() | self.moved.keys()).difference(online):
+            self._leave_room(id)
 
     def clean_up(self, now: int) -> None:
         """Remove what is too old, after a sweep."""

@@ -65,4 +65,5 @@ def test_the_table_of_keys_is_complete() -> None:
                 for each in parameters
             ]
             written.add(function(*arguments).removeprefix("P:"))
+    written.add(keys.handled("{kind}:reader:{name}"))
     assert shown == written
