@@ -6,13 +6,12 @@ Here are its requests and responses, independent of WSGI and ASGI.
 import json
 from datetime import datetime
 from hashlib import blake2b
-from importlib import import_module
-from importlib.util import find_spec
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIEnvironment
 
-from ..errors import QueryError, SettingsError
-from ..presence import AsyncPresence, Presence
+from ..errors import QueryError
 from ..request import Request, query_of
 from ..svg import STYLE_HASH
 
@@ -30,19 +29,6 @@ EVERYWHERE: Headers = (
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 )
-
-
-def board_for(presence: Presence | AsyncPresence) -> Any:
-    """Return the board of a site: a WSGI app or, for `AsyncPresence`, an ASGI app.
-
-    Return None if it is off. Raises `SettingsError` if a module that it needs is not installed.
-    """
-    if not presence.backend.settings.board_path:
-        return None
-    extra, needed = ("wsgi", "webob") if isinstance(presence, Presence) else ("asgi", "starlette")
-    if find_spec(needed) is None:
-        raise SettingsError(f"PRESENCE_BOARD_PATH needs pip install 'presence_middleware[{extra}]'")
-    return import_module(f".{extra}", __name__).App(presence)
 
 
 def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
@@ -93,6 +79,18 @@ class Response(NamedTuple):
         length = ("Content-Length", str(len(self.body)))
         body = b"" if request.method == "HEAD" else self.body
         return Response(self.status, (*headers, length), body)
+
+    def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        """Send this response, as a WSGI app."""
+        start_response(f"{self.status} {HTTPStatus(self.status).phrase}", list(self.headers))
+        return [self.body]
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send this response, as an ASGI app. If events follow it, more can be sent."""
+        start = {"type": "http.response.start", "status": self.status}
+        await send({**start, "headers": raw_headers(self.headers)})
+        body = {"type": "http.response.body", "body": self.body}
+        await send({**body, "more_body": self.follows is not None})
 
 
 def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None) -> Response:

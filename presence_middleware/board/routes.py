@@ -10,14 +10,16 @@ from functools import partial
 from importlib.resources import files
 from string import Template
 from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from .. import sse
+from ..backend import Backend
+from ..connections.drivers import at_once
 from ..errors import QueryError
-from ..events import Streams, cursor_of
+from ..events import cursor_of
 from ..identity.ids import normalize_id
 from ..parsers import format_duration
-from ..queries import Queries
-from ..request import Request
+from ..request import Request, WsgiRequest
 from ..stores import Plan, Sighting, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..svg import WIDTH
@@ -40,14 +42,12 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
-    """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
+    """The answers of a site's board."""
 
-    def __init__(self, ask: Queries, streams: Callable[[str], Streams] | None = None) -> None:
-        """Serve the board of a site; `ask` has its questions.
-
-        `streams` returns the events of a kind. It is None if no response can stay open.
-        """
-        self._settings, self._ask, self._cache, self._streams = ask.settings, ask, Cache(), streams
+    def __init__(self, backend: Backend, *, can_follow: bool = False) -> None:
+        """Serve the board of a site. With `can_follow`, responses may stay open for events."""
+        self._backend, self._settings, self._ask = backend, backend.settings, backend.queries
+        self._cache, self._can_follow = Cache(), can_follow
         self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         own = self._settings.board_path
@@ -69,24 +69,25 @@ class Board:
             "/events": self._events,
         }
 
-    def receive(self, path: str, request: object) -> Any:
-        """Return this app for the board's paths, and None for others."""
+    def receive(self, path: str, state: Any) -> Any:
+        """Return this board for its paths, and None for others."""
         return None if self.below(path) is None else self
+
+    def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        """Answer a request, as a WSGI app."""
+        return at_once(self.respond(WsgiRequest(environ))).wsgi(environ, start_response)
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
-    async def respond(
-        self, request: Request, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
-    ) -> Response:
-        """Return the response to send. `run` runs the plan of a read.
-
-        With `is_async`, the result of `run` is awaited. Without, this waits for no event loop.
-        """
+    async def respond(self, request: Request, *, is_async: bool = False) -> Response:
+        """Return the response to send. Without `is_async`, this waits for no event loop."""
         answer = self.answer(request)
         if isinstance(answer, SharedRead):
+            backend = self._backend
+            run = backend.async_driver.run if is_async else backend.driver.run
             answer = await self._cache.get(answer, run, is_async=is_async)
         return answer.to(request)
 
@@ -118,7 +119,7 @@ class Board:
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
-            "live": " ".join(settings.events if self._streams else ()),
+            "live": " ".join(settings.events if self._can_follow else ()),
             "names": "on" if settings.board_token else "off",
         }
         return content("text/html; charset=utf-8", _file("board.html", **values), REVALIDATED)
@@ -209,7 +210,7 @@ class Board:
 
     def _events(self, request: Request) -> Response | SharedRead:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
-        if self._streams is None:
+        if not self._can_follow:
             return problem(
                 501,
                 "under WSGI, and in Django's MIDDLEWARE, a worker cannot stay with a reader; ask "
@@ -220,7 +221,7 @@ class Board:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         with suppress(QueryError):
-            self._streams(kind).parse_cursor(cursor)
+            self._backend.feed(kind).streams.parse_cursor(cursor)
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:
