@@ -1387,8 +1387,10 @@ late-sighting-is-a-failure: A sighting that arrives during a flush is no failure
 
 = servers/test_board_events.py::test_an_error_of_the_server_reaches_it_as_it_was_raised
 error-of-the-server-is-lost: An error of the server reaches it as it was raised.
-- raise cause from None
-+ pass
+- except OSError:
+-             pass  # the reader has gone
++ except Exception:
++             pass  # the reader has gone
 
 = servers/test_command_watch.py::test_recorded_history_is_read_once_a_minute
 watch-reads-its-history-each-time: `presence watch` reads the recorded history once a minute.
