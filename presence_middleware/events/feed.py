@@ -33,7 +33,6 @@ OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two
 
 _feeds: "WeakSet[Feed]" = WeakSet()
 
-
 Waker = Callable[[], object]
 """Lets an iterator that waits look for events again. For any thread."""
 
@@ -44,10 +43,6 @@ class Era:
     def __init__(self, *, is_over: bool = False) -> None:
         self.pid = os.getpid()
         self.is_over = is_over
-
-
-def _no_era() -> None:
-    """Stand for an era that has ended."""
 
 
 class Outage:
@@ -120,29 +115,28 @@ class NameLease:
             begin, self._begin = self._begin, None
             return begin
 
-    def hand_out(self, queue: Iterator[Event]) -> Iterable[Event]:
-        """Note that the last event is handled; return the next, or none if there is none to handle.
+    def hand_out(self, queue: Iterator[Event], end: Positions | None) -> Iterable[Event] | None:
+        """Note that the last event is handled; return the next of `queue`, or none at its end.
 
-        Returns none also if the lease was not renewed in time.
+        Everything up to `end` is handled then, also events of other ids. Return None if the lease
+        was not renewed in time.
         """
         with self._lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
-            event = next(queue, None) if self.is_held and self._begin is None else None
-            self._in_hand = event.cursor if event else ""
-            return (event,) if event else ()
-
-    def note_handled(self, positions: Positions) -> None:
-        """Note that everything up to `positions` is handled, also events of other ids."""
-        with self._lock:
-            if self._begin is None and self.is_held:
-                self._handled = cursor_of(positions)
+            if self._begin is not None or not self.is_held:
+                return None
+            for event in queue:
+                self._in_hand = event.cursor
+                return (event,)
+            self._handled = cursor_of(end) if end else self._handled
+            return ()
 
     def renew(self) -> bool:
         """Take or renew the lease; return True if the iterator has to be woken.
 
         A failure is reported to the iterator if it lasts.
         """
-        streams, asked_at, was_held = self._streams, time.monotonic(), self.is_held
+        streams, asked_at = self._streams, time.monotonic()
         try:
             if not self._start:
                 self._start = cursor_of(streams.positions(self._created_at))
@@ -156,13 +150,15 @@ class NameLease:
             if held is None:
                 self._held_until, self._handled, self._in_hand = 0.0, "", ""
                 return False
+            # Since it ran out, the iterator waits.
+            needs_waking = not self.is_held
             # A server that lost its data gave the lease anew, but nobody else had it meanwhile.
             if not self._handled or not (held.is_renewed or held.place == handled):
                 self._begin, self._in_hand = streams.resume(held.place), ""
                 self._handled = cursor_of(self._begin)
-                was_held = False
+                needs_waking = True
             self._held_until = asked_at + LEASE_SECONDS
-        return not was_held
+        return needs_waking
 
     def give_up(self) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
@@ -193,7 +189,7 @@ class Feed:
         self.page = Page(self.streams)
         self.waiters: set[Waker] = set()
         self.outage = Outage()
-        self._era: Callable[[], Era | None] = _no_era
+        self._era: Callable[[], Era | None] = lambda: None
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
@@ -231,15 +227,16 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        era, self._era = self._era(), _no_era
+        era, self._era = self._era(), lambda: None
         if era:
             era.is_over = True
-        leases = [lease for lease in list(self._leases) if lease.is_held]
-        for lease in list(self._leases):
+        leases = list(self._leases)
+        for lease in leases:
             self.release(lease)
         self._wake()
         for lease in leases:
-            lease.released.wait(max(0.0, deadline - time.monotonic()))
+            if lease.is_held:
+                lease.released.wait(max(0.0, deadline - time.monotonic()))
 
     def _wake(self) -> None:
         # Whoever is awake may wait again before the last of these is woken.

@@ -355,11 +355,11 @@ handled-place-is-not-stored: Another process goes on after the last event that w
 - end
 + end
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
-- self._in_hand = event.cursor if event else ""
-+ self._handled = event.cursor if event else self._handled
+- self._in_hand = event.cursor
++ self._handled = event.cursor
 lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
-- if batch:  # else there may be more
-+ if True:  # else there may be more
+- if handed is None or handed:
++ if handed:
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
 - if not self._handled or not (held.is_renewed or held.place == handled):
 + if not self._handled:
@@ -489,8 +489,8 @@ iterator-takes-the-wake-up-of-another:
 -             waiter()
 + self.waiters.pop()()
 place-that-was-dropped-is-the-end: Whoever is behind the page reads the streams.
-- place.is_behind, place.next = True, None
-+ place.next = None
+- return place is not self.end and place.next is None
++ return False
 page-stays-full: What is new is in the page, however much it had before.
 - self._size -= chunk.size
 + pass

@@ -302,7 +302,7 @@ class Scripted(AsyncEvents):
         super().__init__(presence.backend.feed("user"))
         self.steps = list(steps)
 
-    async def wait_for_batch(self, seconds: float = 0.0) -> list[Event]:
+    async def wait_for_batch(self, seconds: float | None = None) -> list[Event]:
         step = self.steps.pop(0)
         if isinstance(step, PresenceError):
             raise step
