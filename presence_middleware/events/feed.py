@@ -18,7 +18,7 @@ from secrets import token_hex
 from weakref import WeakSet, ref
 
 from ..connections.loops import is_server_stopping
-from ..errors import PresenceError
+from ..errors import PresenceError, PresenceUnavailable
 from ..logs import warn
 from ..stores import keys
 from ..stores.events import take_lease
@@ -49,10 +49,8 @@ class Outage:
     """How long Redis has not answered."""
 
     def __init__(self) -> None:
-        self.reports = 0
-        """How often this outage and those before it were to be reported."""
-        self.failure = ""
-        """The error that is to be reported; empty if there is none."""
+        self.report: PresenceUnavailable | None = None
+        """What iterators have to raise once; None if there is nothing to report."""
         self.since: float | None = None
         """When Redis began not to answer, or was last reported; None while it answers."""
 
@@ -64,13 +62,12 @@ class Outage:
         if now - self.since < OUTAGE_SECONDS:
             return False
         self.since = now
-        self.reports += 1
-        self.failure = f"no events can be read: {failure}"
+        self.report = PresenceUnavailable(f"no events can be read: {failure}")
         return True
 
     def end(self) -> bool:
         """Note that Redis answers; return whether it did not answer before."""
-        was_on, self.since, self.failure = self.since is not None, None, ""
+        was_on, self.since, self.report = self.since is not None, None, None
         return was_on
 
 

@@ -39,7 +39,7 @@ class _Iterator:
         "_lock",
         "_place",
         "_queue",
-        "_reports",
+        "_report",
         "_waiter",
     )
 
@@ -59,7 +59,7 @@ class _Iterator:
         self._place = feed.page.end if after is None else Place(after)
         # The events that were taken and have not been returned.
         self._queue: Iterator[Event] = iter(())
-        self._reports = (lease or feed).outage.reports
+        self._report = (lease or feed).outage.report
         self._waiter: Waker | None = None
         self._lock = threading.Lock()
 
@@ -81,11 +81,9 @@ class _Iterator:
             return ()  # it was closed just now
         if era.pid != os.getpid():
             raise QueryError("this iterator was opened before a fork: open it in each process")
-        outage = (lease or self._feed).outage
-        if self._reports != outage.reports:
-            self._reports = outage.reports
-            if outage.failure:
-                raise PresenceUnavailable(outage.failure)
+        before, self._report = self._report, (lease or self._feed).outage.report
+        if self._report is not None and self._report is not before:
+            raise PresenceUnavailable(*self._report.args)  # each has a traceback of its own
         if lease is not None:
             begin = lease.begin()
             if begin is not None:
