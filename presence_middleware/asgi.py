@@ -19,7 +19,7 @@ from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
-from .pulse import EMPTY, Responder, pulse_for
+from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .recorder.verdict import Answer
@@ -79,7 +79,7 @@ class PresenceMiddleware:
             self.presence = AsyncPresence(backend=self.recorder.backend)
             settings = self.recorder.settings
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
-            self._pulse = pulse_for(settings, AsgiRequest)
+            self._pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
             board = AsgiBoard(self.presence) if settings.board_path else None
             self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
         except SettingsError as error:

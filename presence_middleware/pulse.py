@@ -70,8 +70,3 @@ class Pulse:
                 return signal
             response = problem(403, "only a page of this site may send this")
         return response.to(request)
-
-
-def pulse_for(settings: Settings, request: Callable[[Any], Request]) -> Pulse | None:
-    """Return the pulse of a site, or None if it is off. The arguments are those of `Pulse`."""
-    return Pulse(settings, request) if settings.pulse_path else None

@@ -12,7 +12,7 @@ from .board.routes import Board
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
-from .pulse import EMPTY, Responder, pulse_for
+from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .recorder.visit import Unrecorded
@@ -54,7 +54,7 @@ class PresenceMiddleware:
         self.presence = Presence(backend=self.recorder.backend)
         settings = self.recorder.settings
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
-        self._pulse = pulse_for(settings, WsgiRequest)
+        self._pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
         board = Board(self.recorder.backend) if settings.board_path else None
         self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
 

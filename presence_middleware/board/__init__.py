@@ -36,8 +36,12 @@ def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
-def parameters(request: Request, name: str) -> list[str]:
-    """Return all values of a query parameter.
+Query = dict[str, list[str]]
+"""The values of each parameter."""
+
+
+def parameters(request: Request) -> Query:
+    """Return the parameters of a request.
 
     Raises `QueryError` if the query is too long or has too many parameters.
     """
@@ -45,15 +49,9 @@ def parameters(request: Request, name: str) -> list[str]:
     if len(query) > MAX_QUERY:
         raise QueryError(f"the query is longer than {MAX_QUERY} characters")
     try:
-        values = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
-    return values.get(name, [])
-
-
-def parameter(request: Request, name: str) -> str | None:
-    """Return the first value of a query parameter, or None. Raises `QueryError`."""
-    return next(iter(parameters(request, name)), None)
 
 
 class Response(NamedTuple):
@@ -103,7 +101,7 @@ def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None)
     return Response(200, headers, body)
 
 
-def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
+def facts(values: dict[str, Any], cache: str, now: datetime | None = None) -> Response:
     """Return a response with JSON; `cache` is the Cache-Control header.
 
     `now` is the time of the read, and does not change the ETag.
@@ -121,12 +119,12 @@ def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
 
 def to_json(values: dict[str, Any]) -> bytes:
     """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
-    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":"), default=iso).encode()
 
 
-def iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime) -> str:
     """Return a moment in UTC as ISO 8601 text that ends with Z."""
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))

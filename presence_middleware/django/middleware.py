@@ -19,7 +19,7 @@ from ..asgi import AsgiVisit, UnrecordedAsgiVisit
 from ..board import Response
 from ..board.routes import Board
 from ..connections.drivers import at_once
-from ..pulse import EMPTY, pulse_for
+from ..pulse import EMPTY, Pulse
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
 from ..settings import Settings
@@ -64,7 +64,7 @@ class PresenceMiddleware:
             if settings.enabled
             else (UnrecordedWsgiVisit, UnrecordedAsgiVisit)
         )
-        self._pulse = pulse_for(settings, _request_of)
+        self._pulse = Pulse(settings, _request_of) if settings.pulse_path else None
         self._board = Board(self.recorder.backend) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:

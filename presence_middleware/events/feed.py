@@ -31,8 +31,6 @@ WAKE_PAUSE = 0.002  # seconds
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two reports
 
-_feeds: "WeakSet[Feed]" = WeakSet()
-
 Waker = Callable[[], object]
 """Lets an iterator that waits look for events again. For any thread."""
 
@@ -41,7 +39,6 @@ class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
     def __init__(self, *, is_over: bool = False) -> None:
-        self.pid = os.getpid()
         self.is_over = is_over
 
 
@@ -165,7 +162,10 @@ class NameLease:
 
 
 class Feed:
-    """Reads the streams of a kind once a second, and wakes the iterators."""
+    """Reads the streams of a kind once a second, and wakes the iterators of this process.
+
+    A forked child has neither its thread nor its iterators, and needs a feed of its own.
+    """
 
     def __init__(
         self, streams: Streams, upkeep: Callable[[], None], is_announced: Callable[[], bool]
@@ -176,14 +176,9 @@ class Feed:
         process may be the only one that runs. `is_announced` returns False if another process
         records and does not announce the events of this kind.
         """
-        self.streams = streams
+        self.streams, self.pid = streams, os.getpid()
         self._upkeep, self._is_announced = upkeep, is_announced
-        self.reset()
-        _feeds.add(self)
-
-    def reset(self) -> None:
-        """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.page = Page(self.streams)
+        self.page = Page(streams)
         self.waiters: set[Waker] = set()
         self.outage = Outage()
         self._era: Callable[[], Era | None] = lambda: None
@@ -295,12 +290,3 @@ class Feed:
             if is_news:
                 self._wake()
         return has_more
-
-
-def _reset_all() -> None:
-    for feed in _feeds:
-        feed.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all)

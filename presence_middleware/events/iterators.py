@@ -79,7 +79,7 @@ class _Iterator:
         era, lease, among = self._era, self._lease, self._among
         if era.is_over:
             return ()  # it was closed just now
-        if era.pid != os.getpid():
+        if self._feed.pid != os.getpid():
             raise QueryError("this iterator was opened before a fork: open it in each process")
         before, self._report = self._report, (lease or self._feed).outage.report
         if self._report is not None and self._report is not before:
@@ -139,7 +139,7 @@ class _Iterator:
         waiter, lease = self._waiter, self._lease
         if waiter is not None:
             waiter()
-        if era is _closed or era.pid != os.getpid():
+        if era is _closed or self._feed.pid != os.getpid():
             return None
         self._feed.release(lease)
         return lease.released if lease is not None and lease.is_held else None

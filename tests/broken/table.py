@@ -478,7 +478,7 @@ lost-events-are-silent: An iterator reports events that it missed.
 - if chunk.is_lost:
 + if False:
 iterator-goes-through-a-fork: An iterator from before a fork is refused.
-- if era.pid != os.getpid():
+- if self._feed.pid != os.getpid():
 + if False:
 outage-of-events-is-silent: An iterator reports that Redis stays away.
 - if now - self.since < OUTAGE_SECONDS:
