@@ -10,7 +10,6 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -183,9 +182,9 @@ class Feed:
         self.outage = Outage()
         self._era: Callable[[], Era | None] = lambda: None
         self._lock = threading.Lock()
-        self._woken: SimpleQueue[None] = SimpleQueue()
+        # Wakes the thread. A lease in it is to be given up.
+        self._woken: SimpleQueue[NameLease | None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
-        self._leaving: deque[NameLease] = deque()
         self._thread: threading.Thread | None = None
         self._check_at = -math.inf
 
@@ -209,9 +208,7 @@ class Feed:
 
     def release(self, lease: NameLease | None) -> None:
         """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
-        if lease is not None:
-            self._leaving.append(lease)
-        self._woken.put(None)
+        self._woken.put(lease)
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """End all iterators of this process. Others may begin afterwards.
@@ -222,7 +219,9 @@ class Feed:
         era, self._era = self._era(), lambda: None
         if era:
             era.is_over = True
-        leases = list(self._leases)
+        with self._lock:
+            leases = list(self._leases)
+            self._leases.clear()
         for lease in leases:
             self.release(lease)
         self._wake()
@@ -243,12 +242,9 @@ class Feed:
         while True:
             if is_server_stopping():
                 self.close()
-            while self._leaving:
-                lease = self._leaving.popleft()
-                self._leases.discard(lease)
-                lease.give_up()
             with self._lock:
-                if not (self._leaving or self._era()):
+                leases = list(self._leases)
+                if self._woken.empty() and not self._era():
                     self._thread = None
                     return
             now = time.monotonic()
@@ -256,11 +252,16 @@ class Feed:
             if is_due and not self._read():
                 read_at = now + READ_EVERY
             # A new name asks for its lease at once, but causes no read.
-            renewed = [each.renew() for each in list(self._leases) if is_due or each.is_new]
+            renewed = [each.renew() for each in leases if is_due or each.is_new]
+            del leases  # those of iterators that nobody uses are forgotten
             if any(renewed):
                 self._wake()
             with suppress(Empty):
-                self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
+                lease = self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
+                if lease is not None:
+                    with self._lock:
+                        self._leases.discard(lease)
+                    lease.give_up()
 
     def _read(self) -> bool:
         """Read what is new; return whether there may be more."""
