@@ -59,11 +59,9 @@ class PresenceMiddleware:
         is_test = hasattr(mail, "outbox") and "PRESENCE_ENABLED" not in os.environ
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
-        self._visit_classes = (
-            (WsgiVisit, AsgiVisit)
-            if settings.enabled
-            else (UnrecordedWsgiVisit, UnrecordedAsgiVisit)
-        )
+        self._visit_classes = WsgiVisit, AsgiVisit
+        if not settings.enabled:
+            self._visit_classes = UnrecordedWsgiVisit, UnrecordedAsgiVisit
         self._pulse = Pulse(settings, _request_of) if settings.pulse_path else None
         self._board = Board(self.recorder.backend) if settings.board_path else None
 

@@ -130,11 +130,9 @@ def wait_until_stopped(directory: Path, seconds: float = 5.0) -> bool:
     """
     release(directory)
     deadline = time.monotonic() + seconds
-    while _is_supervised(directory):
-        if time.monotonic() > deadline:
-            return False
+    while (is_running := _is_supervised(directory)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    return True
+    return not is_running
 
 
 def find_server() -> Path | None:
