@@ -10,7 +10,7 @@ from ..connections.drivers import at_once
 from ..connections.loops import is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
-from . import problem
+from . import Response, problem
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -47,23 +47,13 @@ class AsgiBoard(Board):
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
         if answer.follows is None:
             await answer.asgi(scope, receive, send)
-            return
+        else:
+            await self._follow(answer, *answer.follows, receive, send)
 
-        async def send_soon(message: Message) -> None:
-            async with asyncio.timeout(SEND_SECONDS):
-                await send(message)
-
-        self._open_streams += 1
-        try:
-            await answer.asgi(scope, receive, send_soon)
-            await self._send_events(*answer.follows, receive, send_soon)
-        except OSError:
-            pass  # the reader has gone, or takes nothing
-        finally:
-            self._open_streams -= 1
-
-    async def _send_events(self, kind: str, after: str, receive: Receive, send: Send) -> None:
-        """Send the events after a cursor, until the reader has gone or the server ends.
+    async def _follow(
+        self, answer: Response, kind: str, after: str, receive: Receive, send: Send
+    ) -> None:
+        """Send an answer and the events after a cursor, until the reader or the server ends.
 
         After `lost` the reader has to begin again, so the stream ends there.
         """
@@ -74,14 +64,23 @@ class AsgiBoard(Board):
                 pass
             await events.aclose()
 
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(message)
+
+        self._open_streams += 1
         reader = asyncio.create_task(end_with_the_reader())
         part = {"type": "http.response.body", "more_body": True}
         try:
+            await answer.asgi({}, receive, send_soon)
             async with aclosing(sse.server_sent_events(events)) as messages:
                 async for message in messages:
-                    await send({**part, "body": message.encode()})
+                    await send_soon({**part, "body": message.encode()})
                     if message == sse.LOST:
                         break
-            await send({**part, "body": b"", "more_body": False})
+            await send_soon({**part, "body": b"", "more_body": False})
+        except OSError:
+            pass  # the reader has gone, or takes nothing
         finally:
             reader.cancel()
+            self._open_streams -= 1

@@ -238,7 +238,7 @@ hidden-user-is-recorded-before-the-layer: A user whom a layer hides is not recor
 - awaits_identify or any(set_by_app[:place])
 + any(set_by_app[:place])
 hidden-kind-is-shown: The board shows the number of invisible people only with the token.
-- if path in NEED_TOKEN or parameter(request, "kind") in self._hidden_kinds:
+- if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds:
 + if path in NEED_TOKEN:
 
 = contract/test_logout.py
@@ -498,8 +498,8 @@ page-without-bound: The page of the newest events has a bounded size.
 - (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest)
 + self._chunks[0][0].read_at < oldest
 stream-keeps-its-events: Streams keep no events.
-- return chunk
-+ return events_of(chunk)
+- events = chunk if among is None
++ events = events_of(chunk) if among is None
 stream-of-some-keeps-all-events: A stream of some ids keeps no events, either.
 - [each for each in chunk if each.id in among]
 + [each for each in events_of(chunk) if each.id in among]
@@ -1399,8 +1399,8 @@ watch-reads-its-history-each-time: `presence watch` reads the recorded history o
 
 = unit/test_board.py::test_a_history_longer_than_the_retention_is_that_of_the_retention
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
-- hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
-+ hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
+- hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
++ hours = _number(query, "hours", DEFAULT_HOURS, 1, 999999)
 
 = unit/test_demo.py
 crowd-needs-redis: The crowd of the demo comes although Redis is away.
