@@ -10,7 +10,7 @@ from ..connections.drivers import at_once
 from ..connections.loops import is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
-from . import Response, problem
+from . import problem
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -32,7 +32,10 @@ class AsgiBoard(Board):
         self._presence, self._open_streams = presence, 0
 
     async def asgi(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI app."""
+        """Answer a request, as an ASGI app.
+
+        Events follow a list of who is online, until the reader has gone or the server ends.
+        """
         request = AsgiRequest(scope)
         if is_trio():
             import trio
@@ -47,16 +50,8 @@ class AsgiBoard(Board):
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
         if answer.follows is None:
             await answer.asgi(scope, receive, send)
-        else:
-            await self._follow(answer, *answer.follows, receive, send)
-
-    async def _follow(
-        self, answer: Response, kind: str, after: str, receive: Receive, send: Send
-    ) -> None:
-        """Send an answer and the events after a cursor, until the reader or the server ends.
-
-        After `lost` the reader has to begin again, so the stream ends there.
-        """
+            return
+        kind, after = answer.follows
         events = self._presence.events(kind, after=after)
 
         async def end_with_the_reader() -> None:
@@ -72,12 +67,12 @@ class AsgiBoard(Board):
         reader = asyncio.create_task(end_with_the_reader())
         part = {"type": "http.response.body", "more_body": True}
         try:
-            await answer.asgi({}, receive, send_soon)
+            await answer.asgi(scope, receive, send_soon)
             async with aclosing(sse.server_sent_events(events)) as messages:
                 async for message in messages:
                     await send_soon({**part, "body": message.encode()})
                     if message == sse.LOST:
-                        break
+                        break  # the reader has to begin again
             await send_soon({**part, "body": b"", "more_body": False})
         except OSError:
             pass  # the reader has gone, or takes nothing
