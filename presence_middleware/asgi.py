@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any, TypeVar
 
-from .board import Response, board_for, raw_headers
+from .board import raw_headers
+from .board.asgi import AsgiBoard
 from .connections import Clock
 from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
-from .pulse import EMPTY, Responder, pulse_for
+from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .recorder.verdict import Answer
@@ -78,8 +79,8 @@ class PresenceMiddleware:
             self.presence = AsyncPresence(backend=self.recorder.backend)
             settings = self.recorder.settings
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
-            self._pulse = pulse_for(settings, AsgiRequest, _app_of)
-            board = board_for(self.presence)
+            self._pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
+            board = AsgiBoard(self.presence) if settings.board_path else None
             self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
         except SettingsError as error:
             if not is_in_loop():
@@ -100,7 +101,7 @@ class PresenceMiddleware:
             if isinstance(received, Signal):
                 signal = received
             elif received is not None:
-                await received(scope, receive, send)
+                await received.asgi(scope, receive, send)
                 return
         visit = scope[VISIT] = scope[READER] = self._visit_class(self.recorder, scope, signal)
         if signal is not None and signal.is_own:
@@ -210,17 +211,6 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):
     """The visit in the scope of a site that records nothing."""
-
-
-def _app_of(response: Response) -> ASGIApplication:
-    """Return an app that answers with a response."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": response.status}
-        await send({**start, "headers": raw_headers(response.headers)})
-        await send({"type": "http.response.body", "body": response.body})
-
-    return answer
 
 
 def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:

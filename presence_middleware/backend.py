@@ -5,6 +5,7 @@ it.
 """
 
 import math
+import os
 from functools import cache, cached_property
 from typing import Any
 from weakref import WeakSet
@@ -48,7 +49,7 @@ class Backend:
         self.departures: WeakSet[People] = WeakSet()
         """Whoever must know who left: the people of each recorder in this process."""
         self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[tuple[int, str], Feed] = {}  # by process id and kind
         self.rooms = Rooms(settings.rooms) if settings.rooms else None
         """The rooms of the site; None if it has none."""
         self.queries = Queries(
@@ -87,7 +88,8 @@ class Backend:
 
     def feed(self, kind: str) -> Feed:
         """Return the feed of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
-        feed = self._feeds.get(kind)
+        key = os.getpid(), kind
+        feed = self._feeds.get(key)
         if feed is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
             feed = Feed(
@@ -96,7 +98,7 @@ class Backend:
                 lambda: self.driver.run(self.is_announced(kind)),
             )
             self.upkeep.hurry()
-            feed = self._feeds.setdefault(kind, feed)
+            feed = self._feeds.setdefault(key, feed)
         return feed
 
     def is_announced(self, kind: str) -> Plan[bool]:
@@ -107,9 +109,10 @@ class Backend:
 
     def close_events(self) -> None:
         """End all iterators over events of this process, and give up all leases."""
-        for feed in list(self._feeds.values()):
+        feeds = [each for each in list(self._feeds.values()) if each.pid == os.getpid()]
+        for feed in feeds:
             feed.close(RELEASE_SECONDS)
-        if self._feeds:
+        if feeds:
             self.upkeep.give_up(self.driver)
 
     def _shards(self, kind: str) -> Shards:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from .board import Headers, Response, content, problem
 from .request import Request
-from .rooms import read_signal
+from .rooms import Signal, read_signal
 from .settings import Settings
 
 CACHED = "public, max-age=3600"
@@ -22,24 +22,20 @@ class Responder(Protocol):
     """Takes the requests to some paths in place of the app."""
 
     def receive(self, path: str, state: Any) -> Any:
-        """Return an app that answers a request, a `Signal`, or None for most requests.
+        """Return what answers a request, a `Signal`, or None for most requests.
 
-        `path` is the path below the mount point, and `state` the environ or scope. Never raises.
+        The method `wsgi` or `asgi` of what answers is an app. `path` is the path below the mount
+        point, and `state` the environ or scope. Never raises.
         """
 
 
 class Pulse:
     """The pulse of a site."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        request: Callable[[Any], Request],
-        app_of: Callable[[Response], Any],
-    ) -> None:
+    def __init__(self, settings: Settings, request: Callable[[Any], Request]) -> None:
         """Serve the pulse at `settings.pulse_path`.
 
-        `request` makes a request of an environ or scope, and `app_of` an app of a response.
+        `request` makes a request of an environ or scope.
         """
         self._path = settings.pulse_path
         self._script_path = f"{self._path}.js"
@@ -50,12 +46,12 @@ class Pulse:
         milliseconds = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
         script = Template(source).substitute(milliseconds, own=self._script_path)
         self._script = content("text/javascript; charset=utf-8", script.encode(), CACHED)
-        self._request, self._app_of = request, app_of
+        self._request = request
 
-    def receive(self, path: str, state: Any) -> Any:
+    def receive(self, path: str, state: Any) -> Response | Signal | None:
         """Return the signal in a request, or None. Never raises.
 
-        Return an app instead if the request is no visit: for the script, and at the path of the
+        Return a response instead if the request is no visit: for the script, and at the path of the
         pulse for other methods than POST and for other sites.
         """
         is_own = path.startswith(self._path) and path in (self._path, self._script_path)
@@ -73,11 +69,4 @@ class Pulse:
             if not is_own or (signal is not None and signal.is_same_origin):
                 return signal
             response = problem(403, "only a page of this site may send this")
-        return self._app_of(response.to(request))
-
-
-def pulse_for(
-    settings: Settings, request: Callable[[Any], Request], app_of: Callable[[Response], Any]
-) -> Pulse | None:
-    """Return the pulse of a site, or None if it is off. The arguments are those of `Pulse`."""
-    return Pulse(settings, request, app_of) if settings.pulse_path else None
+        return response.to(request)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from html import escape
+from importlib.resources import files
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -27,29 +28,7 @@ FOOT = 40  # below the plot: the times, and the time zone
 # The distance of times below, in seconds. Longer ones are whole days.
 STEPS = [60 * minutes for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)]
 COLOURS = 4
-STYLE = """
-.presence-chart { --paper: #fff; --ink: #1c2126; --soft: #5b6670; --rule: #dfe3e7;
-  font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  font-variant-numeric: tabular-nums }
-.presence-chart .c0 { --colour: #0b6e63 } .presence-chart .c1 { --colour: #a04100 }
-.presence-chart .c2 { --colour: #5b6670 } .presence-chart .c3 { --colour: #0757ba }
-@media (prefers-color-scheme: dark) {
-  .presence-chart { --paper: #1a1e21; --ink: #e7eaec; --soft: #9ba6ae; --rule: #30373c }
-  .presence-chart .c0 { --colour: #5cc8b8 } .presence-chart .c1 { --colour: #f0a05a }
-  .presence-chart .c2 { --colour: #9ba6ae } .presence-chart .c3 { --colour: #6cb6ff }
-}
-.presence-chart .paper { fill: var(--paper) }
-.presence-chart text { fill: var(--ink) }
-.presence-chart .axis { fill: var(--soft) }
-.presence-chart .grid { stroke: var(--rule) }
-.presence-chart .key { stroke: var(--colour); stroke-width: 3 }
-.presence-chart .area { fill: var(--colour); fill-opacity: .1 }
-.presence-chart .line { fill: none; stroke: var(--colour); stroke-width: 1.5;
-  stroke-linejoin: round; stroke-linecap: round }
-.presence-chart .peak { fill: var(--colour); stroke: var(--paper); stroke-width: 1.5 }
-.presence-chart .label { font-weight: 600; stroke: var(--paper); stroke-width: 4;
-  paint-order: stroke }
-"""
+STYLE = files(__package__).joinpath("chart.css").read_text("utf-8")
 STYLE_HASH = f"'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
 """The source expression that allows the chart's style in a Content-Security-Policy."""
 

@@ -5,15 +5,14 @@ passes all arguments on and returns the result of the server's start_response.
 """
 
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from typing import Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from .board import Response, board_for
+from .board.routes import Board
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
-from .pulse import EMPTY, Responder, pulse_for
+from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .recorder.visit import Unrecorded
@@ -55,8 +54,8 @@ class PresenceMiddleware:
         self.presence = Presence(backend=self.recorder.backend)
         settings = self.recorder.settings
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
-        self._pulse = pulse_for(settings, WsgiRequest, _app_of)
-        board = board_for(self.presence)
+        self._pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
+        board = Board(self.recorder.backend) if settings.board_path else None
         self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
@@ -72,7 +71,7 @@ class PresenceMiddleware:
             if isinstance(received, Signal):
                 signal = received
             elif received is not None:
-                return received(environ, start_response)
+                return received.wsgi(environ, start_response)
         visit = environ[VISIT] = environ[READER] = self._visit_class(self.recorder, environ, signal)
         if signal is not None and signal.is_own:
             return self._take_pulse(environ, start_response, visit)
@@ -158,17 +157,6 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
 
 class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):
     """The visit in the environ of a site that records nothing."""
-
-
-def _app_of(response: Response) -> WSGIApplication:
-    """Return an app that answers with a response."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-        status = f"{response.status} {HTTPStatus(response.status).phrase}"
-        start_response(status, list(response.headers))
-        return [response.body]
-
-    return answer
 
 
 def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:

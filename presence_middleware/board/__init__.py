@@ -6,13 +6,12 @@ Here are its requests and responses, independent of WSGI and ASGI.
 import json
 from datetime import datetime
 from hashlib import blake2b
-from importlib import import_module
-from importlib.util import find_spec
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIEnvironment
 
-from ..errors import QueryError, SettingsError
-from ..presence import AsyncPresence, Presence
+from ..errors import QueryError
 from ..request import Request, query_of
 from ..svg import STYLE_HASH
 
@@ -32,26 +31,17 @@ EVERYWHERE: Headers = (
 )
 
 
-def board_for(presence: Presence | AsyncPresence) -> Any:
-    """Return the board of a site: a WSGI app or, for `AsyncPresence`, an ASGI app.
-
-    Return None if it is off. Raises `SettingsError` if a module that it needs is not installed.
-    """
-    if not presence.backend.settings.board_path:
-        return None
-    extra, needed = ("wsgi", "webob") if isinstance(presence, Presence) else ("asgi", "starlette")
-    if find_spec(needed) is None:
-        raise SettingsError(f"PRESENCE_BOARD_PATH needs pip install 'presence_middleware[{extra}]'")
-    return import_module(f".{extra}", __name__).App(presence)
-
-
 def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return headers as ASGI sends them."""
     return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
-def parameters(request: Request, name: str) -> list[str]:
-    """Return all values of a query parameter.
+Query = dict[str, list[str]]
+"""The values of each parameter."""
+
+
+def parameters(request: Request) -> Query:
+    """Return the parameters of a request.
 
     Raises `QueryError` if the query is too long or has too many parameters.
     """
@@ -59,15 +49,9 @@ def parameters(request: Request, name: str) -> list[str]:
     if len(query) > MAX_QUERY:
         raise QueryError(f"the query is longer than {MAX_QUERY} characters")
     try:
-        values = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
-    return values.get(name, [])
-
-
-def parameter(request: Request, name: str) -> str | None:
-    """Return the first value of a query parameter, or None. Raises `QueryError`."""
-    return next(iter(parameters(request, name)), None)
 
 
 class Response(NamedTuple):
@@ -94,6 +78,18 @@ class Response(NamedTuple):
         body = b"" if request.method == "HEAD" else self.body
         return Response(self.status, (*headers, length), body)
 
+    def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        """Send this response, as a WSGI app."""
+        start_response(f"{self.status} {HTTPStatus(self.status).phrase}", list(self.headers))
+        return [self.body]
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send this response, as an ASGI app. If events follow it, more can be sent."""
+        start = {"type": "http.response.start", "status": self.status}
+        await send({**start, "headers": raw_headers(self.headers)})
+        body = {"type": "http.response.body", "body": self.body}
+        await send({**body, "more_body": self.follows is not None})
+
 
 def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None) -> Response:
     """Return a response with a body of a MIME type; `cache` is the Cache-Control header.
@@ -105,7 +101,7 @@ def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None)
     return Response(200, headers, body)
 
 
-def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
+def facts(values: dict[str, Any], cache: str, now: datetime | None = None) -> Response:
     """Return a response with JSON; `cache` is the Cache-Control header.
 
     `now` is the time of the read, and does not change the ETag.
@@ -123,12 +119,12 @@ def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
 
 def to_json(values: dict[str, Any]) -> bytes:
     """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
-    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":"), default=iso).encode()
 
 
-def iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime) -> str:
     """Return a moment in UTC as ISO 8601 text that ends with Z."""
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))

@@ -1,11 +1,9 @@
-"""The board under ASGI."""
+"""The board under ASGI, whose streams stay open for events."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from typing import Any
-
-import anyio
-from starlette.responses import Response, StreamingResponse
 
 from .. import sse
 from ..connections.drivers import at_once
@@ -20,65 +18,64 @@ MAX_STREAMS = 100  # of a process
 # A reader that takes nothing for so long loses its stream, so that it delays no shutdown for long.
 SEND_SECONDS = 3.0
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
-class App(Board):
-    """An ASGI app that answers requests below the board's path without blocking the loop."""
+class AsgiBoard(Board):
+    """A board that answers requests without blocking the loop."""
 
     def __init__(self, presence: AsyncPresence) -> None:
-        """Serve the board of a site, and read through `presence`."""
-        backend = presence.backend
-        super().__init__(backend.queries, lambda kind: backend.feed(kind).streams)
+        """Serve the board of a site, with events that are read through `presence`."""
+        super().__init__(presence.backend, can_follow=True)
         self._presence, self._open_streams = presence, 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The request of Starlette is not used: its URL is built from the Host header, which may be
-        # anything.
+    async def asgi(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI app.
+
+        Events follow a list of who is online, until the reader has gone or the server ends.
+        """
         request = AsgiRequest(scope)
         if is_trio():
-            run = self._presence.backend.driver.run
-            answer = await anyio.to_thread.run_sync(lambda: at_once(self.respond(request, run)))
+            import trio
+
+            answer = await trio.to_thread.run_sync(lambda: at_once(self.respond(request)))
         else:
-            answer = await self.respond(request, self._presence.run, is_async=True)
+            answer = await self.respond(request, is_async=True)
         if answer.follows is not None and is_trio():
             answer = problem(503, "no events are sent under trio; ask online instead").to(request)
         elif answer.follows is not None and self._open_streams >= MAX_STREAMS:
             reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
-        headers = dict(answer.headers)
         if answer.follows is None:
-            await Response(answer.body, answer.status, headers)(scope, receive, send)
+            await answer.asgi(scope, receive, send)
             return
+        kind, after = answer.follows
+        events = self._presence.events(kind, after=after)
 
-        async def send_soon(message: MutableMapping[str, Any]) -> None:
-            with anyio.fail_after(SEND_SECONDS):
+        async def end_with_the_reader() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            await events.aclose()
+
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
         self._open_streams += 1
+        reader = asyncio.create_task(end_with_the_reader())
+        part = {"type": "http.response.body", "more_body": True}
         try:
-            async with aclosing(self._parts(answer.body, *answer.follows)) as parts:
-                response = StreamingResponse(parts, answer.status, headers)
-                # By an older version, it also notices at once that an idle reader has gone.
-                await response({**scope, "asgi": {"spec_version": "2.3"}}, receive, send_soon)
-        except (OSError, ExceptionGroup) as error:  # some versions group the error of a server
-            cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-            if not isinstance(cause, OSError):  # else the reader has gone, or takes nothing
-                raise cause from None
+            await answer.asgi(scope, receive, send_soon)
+            async with aclosing(sse.server_sent_events(events)) as messages:
+                async for message in messages:
+                    await send_soon({**part, "body": message.encode()})
+                    if message == sse.LOST:
+                        break  # the reader has to begin again
+            await send_soon({**part, "body": b"", "more_body": False})
+        except OSError:
+            pass  # the reader has gone, or takes nothing
         finally:
+            reader.cancel()
             self._open_streams -= 1
-
-    async def _parts(self, body: bytes, kind: str, after: str) -> AsyncGenerator[bytes | str, None]:
-        """Yield the body of an answer and the events after it, until the server ends.
-
-        After `lost` the reader has to begin again, so the stream ends there.
-        """
-        yield body
-        events = self._presence.events(kind, after=after)
-        async with aclosing(sse.server_sent_events(events)) as messages:
-            async for message in messages:
-                yield message
-                if message == sse.LOST:
-                    break

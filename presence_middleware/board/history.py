@@ -51,10 +51,10 @@ class HighestMinutes:
     """In minutes."""
     now: int
     """When it was read, in seconds since the epoch; a full minute."""
-    points: list[tuple[int, int, str | None]]
+    points: list[tuple[int, int, str]]
     """Oldest first: the time, the count, and the time as text."""
 
-    def last(self, hours: int) -> list[tuple[int, int, str | None]]:
+    def last(self, hours: int) -> list[tuple[int, int, str]]:
         """Return the points of the last hours."""
         return self.points[bisect_right(self.points, self.now - hours * 3600, key=itemgetter(0)) :]
 
@@ -71,7 +71,7 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
     oldest = 1 + max(last - (MAX_POINTS - 1) * step, keys.minute_of(now - keep))
     start = -(-oldest // step) * step  # where a step begins
     # By the number of the step, because a step may be several days.
-    points: dict[int, tuple[int, int, str | None]] = {}
+    points: dict[int, tuple[int, int, str]] = {}
     days: list[tuple[int, int, int]] = []  # each with a first and a last minute
     while start <= last:
         day, minute = divmod(start, MINUTES_A_DAY)

@@ -10,18 +10,20 @@ from functools import partial
 from importlib.resources import files
 from string import Template
 from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from .. import sse
+from ..backend import Backend
+from ..connections.drivers import at_once
 from ..errors import QueryError
-from ..events import Streams, cursor_of
+from ..events import cursor_of
 from ..identity.ids import normalize_id
 from ..parsers import format_duration
-from ..queries import Queries
-from ..request import Request
+from ..request import Request, WsgiRequest
 from ..stores import Plan, Sighting, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..svg import WIDTH
-from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
+from . import Query, Response, content, facts, history, parameters, problem, to_json
 from .cache import Cache, SharedRead
 from .history import REVALIDATED
 
@@ -40,18 +42,16 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
-    """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
+    """The answers of a site's board."""
 
-    def __init__(self, ask: Queries, streams: Callable[[str], Streams] | None = None) -> None:
-        """Serve the board of a site; `ask` has its questions.
-
-        `streams` returns the events of a kind. It is None if no response can stay open.
-        """
-        self._settings, self._ask, self._cache, self._streams = ask.settings, ask, Cache(), streams
+    def __init__(self, backend: Backend, *, can_follow: bool = False) -> None:
+        """Serve the board of a site. With `can_follow`, responses may stay open for events."""
+        self._backend, self._settings, self._ask = backend, backend.settings, backend.queries
+        self._cache, self._can_follow = Cache(), can_follow
         self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         own = self._settings.board_path
-        self._answers: dict[str, Response | Callable[[Request], Response | SharedRead]] = {
+        self._answers: dict[str, Response | Callable[[Query], Response | SharedRead]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(own.rpartition("/")[2] + "/"),
             "/": self._page(""),
@@ -69,24 +69,25 @@ class Board:
             "/events": self._events,
         }
 
-    def receive(self, path: str, request: object) -> Any:
-        """Return this app for the board's paths, and None for others."""
+    def receive(self, path: str, state: Any) -> Any:
+        """Return this board for its paths, and None for others."""
         return None if self.below(path) is None else self
+
+    def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        """Answer a request, as a WSGI app."""
+        return at_once(self.respond(WsgiRequest(environ))).wsgi(environ, start_response)
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
-    async def respond(
-        self, request: Request, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
-    ) -> Response:
-        """Return the response to send. `run` runs the plan of a read.
-
-        With `is_async`, the result of `run` is awaited. Without, this waits for no event loop.
-        """
+    async def respond(self, request: Request, *, is_async: bool = False) -> Response:
+        """Return the response to send. Without `is_async`, this waits for no event loop."""
         answer = self.answer(request)
         if isinstance(answer, SharedRead):
+            backend = self._backend
+            run = backend.async_driver.run if is_async else backend.driver.run
             answer = await self._cache.get(answer, run, is_async=is_async)
         return answer.to(request)
 
@@ -101,11 +102,14 @@ class Board:
         if isinstance(answer, Response):
             return answer
         try:
-            if path in NEED_TOKEN or parameter(request, "kind") in self._hidden_kinds:
+            query = parameters(request)
+            if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds:
                 token, given = self._settings.board_token, request.header("authorization")
                 if refused := refusal(token, given):
                     return refused
-            return answer(request)
+            # A browser sends its place in the events as a header.
+            query["after"] = [request.header("last-event-id") or ""]
+            return answer(query)
         except QueryError as error:
             return problem(400, str(error))
 
@@ -118,13 +122,13 @@ class Board:
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
-            "live": " ".join(settings.events if self._streams else ()),
+            "live": " ".join(settings.events if self._can_follow else ()),
             "names": "on" if settings.board_token else "off",
         }
         return content("text/html; charset=utf-8", _file("board.html", **values), REVALIDATED)
 
-    def _counts(self, request: Request) -> Response | SharedRead:
-        path, room = parameter(request, "room"), None
+    def _counts(self, query: Query) -> Response | SharedRead:
+        path, room = _first(query, "room"), None
         if path is not None:
             if self._ask.rooms is None:
                 raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
@@ -142,19 +146,19 @@ class Board:
         topic = "counts" if room is None else "rooms"
         return SharedRead(topic, (room,), read(), is_bounded=True)
 
-    def _history(self, request: Request, *, is_chart: bool = False) -> Response | SharedRead:
+    def _history(self, query: Query, *, is_chart: bool = False) -> SharedRead:
         """Return the read of a history, as JSON or as a chart.
 
         All answers with the same step share a read, so readers cannot cause more reads than there
         are steps.
         """
-        kind, stored = self._kind(request), math.ceil(self._settings.history / 3600)
-        hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
+        kind, stored = self._kind(query), math.ceil(self._settings.history / 3600)
+        hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
         most, finish = history.MAX_POINTS, partial(history.as_json, hours=hours)
         if is_chart:
-            width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
+            width = round(_number(query, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-            offset = _number(request, "offset", 0, 1 - MINUTES_A_DAY, MINUTES_A_DAY - 1)
+            offset = _number(query, "offset", 0, 1 - MINUTES_A_DAY, MINUTES_A_DAY - 1)
             colour = self._kinds.index(kind)
             most = history.MAX_CHART_POINTS
             finish = partial(
@@ -165,16 +169,16 @@ class Board:
         return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
 
     def _of_kind(
-        self, read: Callable[[str], Plan[Response]], request: Request, seconds: float = 1.0
-    ) -> Response | SharedRead:
+        self, read: Callable[[str], Plan[Response]], query: Query, seconds: float = 1.0
+    ) -> SharedRead:
         """Return the read of a response that depends on nothing but the kind."""
-        kind = self._kind(request)
+        kind = self._kind(query)
         return SharedRead(read.__name__, (kind,), read(kind), seconds)
 
     def _peak(self, kind: str) -> Plan[Response]:
         peak = yield from self._ask.peak(kind)
         # A highest count of 0 is no peak.
-        found = {"at": iso(peak.at), "count": peak.count} if peak and peak.count else None
+        found = {"at": peak.at, "count": peak.count} if peak and peak.count else None
         return facts({"kind": kind, "peak": found}, REVALIDATED)
 
     def _active(self, kind: str) -> Plan[Response]:
@@ -184,11 +188,11 @@ class Board:
     def _online(self, kind: str) -> Plan[Response]:
         now = moment_of((yield from self._ask.clock.now()))
         online = yield from self._ask.online(kind, limit=MAX_LISTED)
-        return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
+        return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, now)
 
-    def _last_seen(self, request: Request) -> Response | SharedRead:
-        kind, ask = self._kind(request), self._ask
-        ids = tuple(dict.fromkeys(filter(None, map(normalize_id, parameters(request, "id")))))
+    def _last_seen(self, query: Query) -> SharedRead:
+        kind, ask = self._kind(query), self._ask
+        ids = tuple(dict.fromkeys(filter(None, map(normalize_id, query.get("id", ())))))
         if not ids:
             raise QueryError("the parameter id is missing, as in last-seen?id=42")
         has_times = self._settings.store_of(kind) == "sorted-set"
@@ -197,44 +201,43 @@ class Board:
             now = moment_of((yield from ask.clock.now()))
             values: dict[str, Any] = {"kind": kind}
             if len(ids) > 1:
-                moments = yield from ask.last_seen_among(ids, kind)
-                values["last_seen"] = {id: iso(moment) for id, moment in moments.items()}
+                values["last_seen"] = yield from ask.last_seen_among(ids, kind)
             else:
                 is_online = yield from ask.is_online(ids[0], kind)
                 last_seen = (yield from ask.last_seen(ids[0], kind)) if has_times else None
-                values |= {"id": ids[0], "online": is_online, "last_seen": iso(last_seen)}
-            return facts(values, NEVER_STORED, iso(now))
+                values |= {"id": ids[0], "online": is_online, "last_seen": last_seen}
+            return facts(values, NEVER_STORED, now)
 
         return SharedRead("last-seen", (kind, ids), read())
 
-    def _events(self, request: Request) -> Response | SharedRead:
+    def _events(self, query: Query) -> Response | SharedRead:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
-        if self._streams is None:
+        if not self._can_follow:
             return problem(
                 501,
                 "under WSGI, and in Django's MIDDLEWARE, a worker cannot stay with a reader; ask "
                 "online instead",
             )
-        kind = self._kind(request)
+        kind = self._kind(query)
         if kind not in self._settings.events:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
-        cursor = request.header("last-event-id") or ""
+        (cursor,) = query["after"]
         with suppress(QueryError):
-            self._streams(kind).parse_cursor(cursor)
+            self._backend.feed(kind).streams.parse_cursor(cursor)
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:
             positions, online = yield from self._ask.announced(kind, MAX_LISTED)
             now = moment_of((yield from self._ask.clock.now()))
             after = cursor_of(positions)
-            values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
+            values = to_json({"kind": kind, "online": _listed(online), "now": now})
             head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"
             return Response(200, _STREAM_HEADERS, head.encode(), (kind, after))
 
         return SharedRead("events", (kind,), read())
 
-    def _kind(self, request: Request) -> str:
-        return self._ask.kind(parameter(request, "kind") or None)
+    def _kind(self, query: Query) -> str:
+        return self._ask.kind(_first(query, "kind") or None)
 
 
 def refusal(token: str, authorization: str | None) -> Response | None:
@@ -261,13 +264,18 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     return problem(401, "listing people needs the board's token", ("WWW-Authenticate", challenge))
 
 
-def _listed(online: list[Sighting]) -> list[dict[str, str | None]]:
-    return [{"id": each.id, "last_seen": iso(each.last_seen)} for each in online]
+def _listed(online: list[Sighting]) -> list[dict[str, Any]]:
+    return [each._asdict() for each in online]
 
 
-def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+def _first(query: Query, name: str) -> str | None:
+    """Return the first value of a parameter, or None."""
+    return query.get(name, [None])[0]
+
+
+def _number(query: Query, name: str, default: int, least: int, most: int) -> int:
     """Return a whole number of the query. Raises `QueryError` if it is out of bounds."""
-    value = parameter(request, name) or str(default)
+    value = _first(query, name) or str(default)
     if not re.fullmatch("-?[0-9]{1,6}", value) or not least <= int(value) <= most:
         accepted = f"a whole number from {least} to {most}"
         raise QueryError(f"{name} is {value[:20]!r}: {accepted} is accepted")

@@ -17,7 +17,7 @@ from wsgiref.types import StartResponse
 
 import click
 
-from ..board import board_for
+from ..board.routes import Board
 from ..errors import SettingsError
 from ..identity.rules import Rule
 from ..parsers import format_duration
@@ -232,11 +232,11 @@ class _Handler(WSGIRequestHandler):
 
 def _serve_board(settings: Settings, address: str) -> None:
     """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
-    serve = board_for(Presence(settings))
+    board = Board(Presence(settings).backend)
 
     def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
-        if serve.below(environ["PATH_INFO"]) is not None:
-            return serve(environ, start_response)
+        if board.below(environ["PATH_INFO"]) is not None:
+            return board.wsgi(environ, start_response)
         start_response("303 See Other", [("Location", settings.board_path)])
         return []
 

@@ -19,7 +19,7 @@ from ..asgi import AsgiVisit, UnrecordedAsgiVisit
 from ..board import Response
 from ..board.routes import Board
 from ..connections.drivers import at_once
-from ..pulse import EMPTY, pulse_for
+from ..pulse import EMPTY, Pulse
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
 from ..settings import Settings
@@ -59,14 +59,11 @@ class PresenceMiddleware:
         is_test = hasattr(mail, "outbox") and "PRESENCE_ENABLED" not in os.environ
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
-        self._visit_classes = (
-            (WsgiVisit, AsgiVisit)
-            if settings.enabled
-            else (UnrecordedWsgiVisit, UnrecordedAsgiVisit)
-        )
-        self._pulse = pulse_for(settings, _request_of, _django_response)
-        queries = self.recorder.backend.queries
-        self._board = Board(queries) if settings.board_path else None
+        self._visit_classes = WsgiVisit, AsgiVisit
+        if not settings.enabled:
+            self._visit_classes = UnrecordedWsgiVisit, UnrecordedAsgiVisit
+        self._pulse = Pulse(settings, _request_of) if settings.pulse_path else None
+        self._board = Board(self.recorder.backend) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:
         answer = self._answer(request)
@@ -86,12 +83,10 @@ class PresenceMiddleware:
             state["root_path"] = request.script_name  # FORCE_SCRIPT_NAME, or that of the server
         if self._board and self._board.below(request.path_info) is not None:
             asked = _request_of(state)
-            backend, is_async = self.recorder.backend, self._is_async
-            run = backend.async_driver.run if is_async else backend.driver.run
-            return _django_response(await self._board.respond(asked, run, is_async=is_async))
+            return _django_response(await self._board.respond(asked, is_async=self._is_async))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
-        if isinstance(signal, HttpResponse):
-            return signal
+        if isinstance(signal, Response):
+            return _django_response(signal)
         visit_class = self._visit_classes["type" in state]
         visit = state[VISIT] = state[READER] = visit_class(self.recorder, state, signal)
         try:

@@ -67,10 +67,9 @@ class _Share(NamedTuple):
             os.close(self.descriptor)
 
 
-# By process id and directory. A forked child finds the shares of its parent here. They keep the
-# server running until the child has its own. This needs no lock, because each access is a single
-# operation on the dictionary.
-_shares: dict[tuple[int, Path], _Share] = {}
+# By directory. A forked child has the shares of its parent, and the server runs until both have
+# closed it. This needs no lock, because each access is a single operation on the dictionary.
+_shares: dict[Path, _Share] = {}
 
 
 def serve(directory: Path, *, start: bool = True) -> Path:
@@ -119,10 +118,9 @@ def serve(directory: Path, *, start: bool = True) -> Path:
 
 def release(directory: Path) -> None:
     """Release the share of this process. After the last, the server saves its data and stops."""
-    directory = Path(os.path.realpath(directory))
-    for key in list(_shares):
-        if key[1] == directory and (share := _shares.pop(key, None)):
-            share.close()
+    share = _shares.pop(Path(os.path.realpath(directory)), None)
+    if share:
+        share.close()
 
 
 def wait_until_stopped(directory: Path, seconds: float = 5.0) -> bool:
@@ -132,11 +130,9 @@ def wait_until_stopped(directory: Path, seconds: float = 5.0) -> bool:
     """
     release(directory)
     deadline = time.monotonic() + seconds
-    while _is_supervised(directory):
-        if time.monotonic() > deadline:
-            return False
+    while (is_running := _is_supervised(directory)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    return True
+    return not is_running
 
 
 def find_server() -> Path | None:
@@ -202,8 +198,7 @@ def _failed(directory: Path, failure: str) -> PresenceUnavailable:
 def _take_share(directory: Path) -> bool:
     """Make sure that this process holds a share. Return False while the server is being stopped."""
     _check_private(directory)
-    key, path = (os.getpid(), directory), directory / supervisor.USERS_LOCK
-    share = _shares.get(key)
+    share, path = _shares.get(directory), directory / supervisor.USERS_LOCK
     # If the directory was deleted, the share is on a file that no other process can open.
     if share and share.is_open() and path.exists() and os.path.samestat(path.stat(), share.file):
         return True
@@ -211,9 +206,9 @@ def _take_share(directory: Path) -> bool:
     if not try_lock(descriptor, fcntl.LOCK_SH):
         os.close(descriptor)
         return False
-    release(directory)  # shares of the parent process, or on a deleted file
+    release(directory)  # a share on a deleted file
     share = _Share(descriptor, os.fstat(descriptor))
-    if _shares.setdefault(key, share) is not share:
+    if _shares.setdefault(directory, share) is not share:
         share.close()  # another thread has just taken one
     return True
 

@@ -122,9 +122,8 @@ def stop_server(process: int, lock: int) -> None:
     """Stop the server, which completes its journal first; kill it if it does not end in time."""
     deadline = time.monotonic() + STOP_SECONDS
     # After a full disk, a new journal may be in the making.
-    while b"aof_rewrite_in_progress:1" in send_command("INFO persistence"):
-        if time.monotonic() > deadline:
-            break
+    rewrites = b"aof_rewrite_in_progress:1"
+    while rewrites in send_command("INFO persistence") and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     if not try_lock(lock):
         os.kill(process, signal.SIGTERM)
@@ -188,11 +187,8 @@ def main(directory: str, program: str) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter may have blocked signals
     process, server_lock = start_server(program)
     start_guard(process, server_lock)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    try:
-        watch_server(server_lock)
-    finally:
-        stop_server(process, server_lock)
+    watch_server(server_lock)
+    stop_server(process, server_lock)
 
 
 if __name__ == "__main__":

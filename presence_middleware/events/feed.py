@@ -10,7 +10,6 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -18,7 +17,7 @@ from secrets import token_hex
 from weakref import WeakSet, ref
 
 from ..connections.loops import is_server_stopping
-from ..errors import PresenceError
+from ..errors import PresenceError, PresenceUnavailable
 from ..logs import warn
 from ..stores import keys
 from ..stores.events import take_lease
@@ -31,9 +30,6 @@ WAKE_PAUSE = 0.002  # seconds
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two reports
 
-_feeds: "WeakSet[Feed]" = WeakSet()
-
-
 Waker = Callable[[], object]
 """Lets an iterator that waits look for events again. For any thread."""
 
@@ -42,22 +38,15 @@ class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
     def __init__(self, *, is_over: bool = False) -> None:
-        self.pid = os.getpid()
         self.is_over = is_over
-
-
-def _no_era() -> None:
-    """Stand for an era that has ended."""
 
 
 class Outage:
     """How long Redis has not answered."""
 
     def __init__(self) -> None:
-        self.reports = 0
-        """How often this outage and those before it were to be reported."""
-        self.failure = ""
-        """The error that is to be reported; empty if there is none."""
+        self.report: PresenceUnavailable | None = None
+        """What iterators have to raise once; None if there is nothing to report."""
         self.since: float | None = None
         """When Redis began not to answer, or was last reported; None while it answers."""
 
@@ -69,13 +58,12 @@ class Outage:
         if now - self.since < OUTAGE_SECONDS:
             return False
         self.since = now
-        self.reports += 1
-        self.failure = f"no events can be read: {failure}"
+        self.report = PresenceUnavailable(f"no events can be read: {failure}")
         return True
 
     def end(self) -> bool:
         """Note that Redis answers; return whether it did not answer before."""
-        was_on, self.since, self.failure = self.since is not None, None, ""
+        was_on, self.since, self.report = self.since is not None, None, None
         return was_on
 
 
@@ -120,29 +108,28 @@ class NameLease:
             begin, self._begin = self._begin, None
             return begin
 
-    def hand_out(self, queue: Iterator[Event]) -> Iterable[Event]:
-        """Note that the last event is handled; return the next, or none if there is none to handle.
+    def hand_out(self, queue: Iterator[Event], end: Positions | None) -> Iterable[Event] | None:
+        """Note that the last event is handled; return the next of `queue`, or none at its end.
 
-        Returns none also if the lease was not renewed in time.
+        Everything up to `end` is handled then, also events of other ids. Return None if the lease
+        was not renewed in time.
         """
         with self._lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
-            event = next(queue, None) if self.is_held and self._begin is None else None
-            self._in_hand = event.cursor if event else ""
-            return (event,) if event else ()
-
-    def note_handled(self, positions: Positions) -> None:
-        """Note that everything up to `positions` is handled, also events of other ids."""
-        with self._lock:
-            if self._begin is None and self.is_held:
-                self._handled = cursor_of(positions)
+            if self._begin is not None or not self.is_held:
+                return None
+            for event in queue:
+                self._in_hand = event.cursor
+                return (event,)
+            self._handled = cursor_of(end) if end else self._handled
+            return ()
 
     def renew(self) -> bool:
         """Take or renew the lease; return True if the iterator has to be woken.
 
         A failure is reported to the iterator if it lasts.
         """
-        streams, asked_at, was_held = self._streams, time.monotonic(), self.is_held
+        streams, asked_at = self._streams, time.monotonic()
         try:
             if not self._start:
                 self._start = cursor_of(streams.positions(self._created_at))
@@ -156,13 +143,15 @@ class NameLease:
             if held is None:
                 self._held_until, self._handled, self._in_hand = 0.0, "", ""
                 return False
+            # Since it ran out, the iterator waits.
+            needs_waking = not self.is_held
             # A server that lost its data gave the lease anew, but nobody else had it meanwhile.
             if not self._handled or not (held.is_renewed or held.place == handled):
                 self._begin, self._in_hand = streams.resume(held.place), ""
                 self._handled = cursor_of(self._begin)
-                was_held = False
+                needs_waking = True
             self._held_until = asked_at + LEASE_SECONDS
-        return not was_held
+        return needs_waking
 
     def give_up(self) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
@@ -172,7 +161,10 @@ class NameLease:
 
 
 class Feed:
-    """Reads the streams of a kind once a second, and wakes the iterators."""
+    """Reads the streams of a kind once a second, and wakes the iterators of this process.
+
+    A forked child has neither its thread nor its iterators, and needs a feed of its own.
+    """
 
     def __init__(
         self, streams: Streams, upkeep: Callable[[], None], is_announced: Callable[[], bool]
@@ -183,21 +175,16 @@ class Feed:
         process may be the only one that runs. `is_announced` returns False if another process
         records and does not announce the events of this kind.
         """
-        self.streams = streams
+        self.streams, self.pid = streams, os.getpid()
         self._upkeep, self._is_announced = upkeep, is_announced
-        self.reset()
-        _feeds.add(self)
-
-    def reset(self) -> None:
-        """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.page = Page(self.streams)
+        self.page = Page(streams)
         self.waiters: set[Waker] = set()
         self.outage = Outage()
-        self._era: Callable[[], Era | None] = _no_era
+        self._era: Callable[[], Era | None] = lambda: None
         self._lock = threading.Lock()
-        self._woken: SimpleQueue[None] = SimpleQueue()
+        # Wakes the thread. A lease in it is to be given up.
+        self._woken: SimpleQueue[NameLease | None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
-        self._leaving: deque[NameLease] = deque()
         self._thread: threading.Thread | None = None
         self._check_at = -math.inf
 
@@ -221,9 +208,7 @@ class Feed:
 
     def release(self, lease: NameLease | None) -> None:
         """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
-        if lease is not None:
-            self._leaving.append(lease)
-        self._woken.put(None)
+        self._woken.put(lease)
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """End all iterators of this process. Others may begin afterwards.
@@ -231,15 +216,18 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        era, self._era = self._era(), _no_era
+        era, self._era = self._era(), lambda: None
         if era:
             era.is_over = True
-        leases = [lease for lease in list(self._leases) if lease.is_held]
-        for lease in list(self._leases):
+        with self._lock:
+            leases = list(self._leases)
+            self._leases.clear()
+        for lease in leases:
             self.release(lease)
         self._wake()
         for lease in leases:
-            lease.released.wait(max(0.0, deadline - time.monotonic()))
+            if lease.is_held:
+                lease.released.wait(max(0.0, deadline - time.monotonic()))
 
     def _wake(self) -> None:
         # Whoever is awake may wait again before the last of these is woken.
@@ -254,12 +242,9 @@ class Feed:
         while True:
             if is_server_stopping():
                 self.close()
-            while self._leaving:
-                lease = self._leaving.popleft()
-                self._leases.discard(lease)
-                lease.give_up()
             with self._lock:
-                if not (self._leaving or self._era()):
+                leases = list(self._leases)
+                if self._woken.empty() and not self._era():
                     self._thread = None
                     return
             now = time.monotonic()
@@ -267,11 +252,16 @@ class Feed:
             if is_due and not self._read():
                 read_at = now + READ_EVERY
             # A new name asks for its lease at once, but causes no read.
-            renewed = [each.renew() for each in list(self._leases) if is_due or each.is_new]
+            renewed = [each.renew() for each in leases if is_due or each.is_new]
+            del leases  # those of iterators that nobody uses are forgotten
             if any(renewed):
                 self._wake()
             with suppress(Empty):
-                self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
+                lease = self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
+                if lease is not None:
+                    with self._lock:
+                        self._leases.discard(lease)
+                    lease.give_up()
 
     def _read(self) -> bool:
         """Read what is new; return whether there may be more."""
@@ -301,12 +291,3 @@ class Feed:
             if is_news:
                 self._wake()
         return has_more
-
-
-def _reset_all() -> None:
-    for feed in _feeds:
-        feed.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all)

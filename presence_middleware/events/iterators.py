@@ -5,14 +5,11 @@ has that no longer, the iterator lets it be read from the streams, until it has 
 """
 
 import asyncio
-import math
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -42,7 +39,7 @@ class _Iterator:
         "_lock",
         "_place",
         "_queue",
-        "_reports",
+        "_report",
         "_waiter",
     )
 
@@ -59,10 +56,10 @@ class _Iterator:
         """
         self._feed, self._among, self._lease = feed, among, lease
         self._era = feed.open(lease)
-        self._place = feed.page.end if after is None else Place(after, is_behind=True)
+        self._place = feed.page.end if after is None else Place(after)
         # The events that were taken and have not been returned.
         self._queue: Iterator[Event] = iter(())
-        self._reports = (lease or feed).outage.reports
+        self._report = (lease or feed).outage.report
         self._waiter: Waker | None = None
         self._lock = threading.Lock()
 
@@ -71,54 +68,51 @@ class _Iterator:
         """Whether the iterator was closed, or the web server stops."""
         return self._era.is_over
 
-    def _taken(self) -> Iterable[Event]:
-        """Return the events that were taken and may be returned now: with a lease, one."""
-        return self._queue if self._lease is None else self._lease.hand_out(self._queue)
-
     def _look(self, waiter: Waker) -> Iterable[Event] | None:
-        """Take the next events after the place; return None if there are none now.
+        """Take the next events after the place: with a lease, one.
 
-        The feed wakes the `waiter`, once, when there may be some.
-        They may also be none of those that are followed. Raises `EventsLost`,
-        `PresenceUnavailable` in an outage, and `QueryError` after a fork.
+        Return None if there are none now, and let the feed wake the `waiter`, once, when there may
+        be some. Return none if they are none of those that are followed: look again. Raises
+        `EventsLost`, `PresenceUnavailable` in an outage, and `QueryError` after a fork.
         """
         self._feed.waiters.add(waiter)
         era, lease, among = self._era, self._lease, self._among
         if era.is_over:
             return ()  # it was closed just now
-        if era.pid != os.getpid():
+        if self._feed.pid != os.getpid():
             raise QueryError("this iterator was opened before a fork: open it in each process")
-        outage = (lease or self._feed).outage
-        if self._reports != outage.reports:
-            self._reports = outage.reports
-            if outage.failure:
-                raise PresenceUnavailable(outage.failure)
+        before, self._report = self._report, (lease or self._feed).outage.report
+        if self._report is not None and self._report is not before:
+            raise PresenceUnavailable(*self._report.args)  # each has a traceback of its own
         if lease is not None:
             begin = lease.begin()
             if begin is not None:
-                self._place, self._queue = Place(begin, is_behind=True), iter(())
-            if not lease.is_held:
-                return None
-            if length_hint(self._queue):
-                return ()  # it was held again just now
+                self._place, self._queue = Place(begin), iter(())
+            handed = lease.hand_out(self._queue, self._place.positions)
+            if handed is None or handed:
+                return handed
         following = self._place.next  # the page may take it away at any moment
-        chunk, self._place = following or (None, self._place)
-        positions = self._place.positions
-        if lease is not None and positions is not None and (chunk is None or chunk.is_lost):
-            lease.note_handled(positions)  # everything up to here, also events of other ids
-        if chunk is None:
+        if following is None:
             return None
+        chunk, self._place = following
         if chunk.is_lost:
+            if lease is not None:
+                lease.hand_out(self._queue, self._place.positions)  # they are missing once
             raise EventsLost(MISSING)
-        if among is None:
-            return chunk
-        return (
-            () if among.isdisjoint(ids_of(chunk)) else [each for each in chunk if each.id in among]
-        )
+        if among is not None and among.isdisjoint(ids_of(chunk)):
+            return ()
+        events = chunk if among is None else [each for each in chunk if each.id in among]
+        if lease is None:
+            return events
+        self._queue = iter(events)
+        return ()
 
-    def _open(self, batch: Iterable[Event]) -> None:
-        if batch:  # else there may be more in the queue, if a lease is held again
-            self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
+    def _opened(self, batch: Iterable[Event]) -> Iterator[Event]:
+        """Return events that were taken. Those that are not returned at once wait in the queue."""
+        events = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
+        if self._lease is None:
+            self._queue = events
+        return events
 
     @contextmanager
     def _alone(self, waiter: Waker) -> Iterator[None]:
@@ -145,11 +139,10 @@ class _Iterator:
         waiter, lease = self._waiter, self._lease
         if waiter is not None:
             waiter()
-        if era is _closed or era.pid != os.getpid():
+        if era is _closed or self._feed.pid != os.getpid():
             return None
-        was_held = lease is not None and lease.is_held
         self._feed.release(lease)
-        return lease.released if lease is not None and was_held else None
+        return lease.released if lease is not None and lease.is_held else None
 
 
 class Events(_Iterator):
@@ -174,12 +167,13 @@ class Events(_Iterator):
         wake = partial(woken.put, None)
         with self._alone(wake):
             while not self._era.is_over:
-                for event in self._taken():
-                    return event
                 batch = self._look(wake)
+                page = self._feed.page
+                if batch:
+                    return next(self._opened(batch))
                 if batch is not None:
-                    self._open(batch)
-                elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
+                    continue
+                if page.is_behind(self._place) and (place := page.catch_up(self._place)):
                     self._place = place
                 else:
                     woken.get()
@@ -218,22 +212,18 @@ class AsyncEvents(_Iterator):
         if self._lease is None and not self._era.is_over:
             for taken in self._queue:  # the short way of most events
                 return taken
-        batch = await self.wait_for_batch()
-        if batch and self._lease is None:
-            self._open(batch)
-            batch = self._queue
-        for event in batch:
+        for event in self._opened(await self.wait_for_batch()):
             return event
         raise StopAsyncIteration
 
-    async def wait_for_batch(self, seconds: float = math.inf) -> Iterable[Event]:
+    async def wait_for_batch(self, seconds: float | None = None) -> Iterable[Event]:
         """Return the next events, none if there are none for `seconds`, or if this is at its end.
 
         Iterators at the same place without a filter get the same chunk. With a lease, this is one
         event. Raises the errors of the iterator.
         """
-        deadline = time.monotonic() + seconds
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        deadline = None if seconds is None else loop.time() + seconds
 
         def wake() -> None:
             with suppress(RuntimeError):  # the event loop has ended
@@ -241,26 +231,25 @@ class AsyncEvents(_Iterator):
 
         with self._alone(wake):
             while not self._era.is_over:
-                if taken := list(self._taken()):
-                    return taken
                 woken.clear()
                 # In one turn of the loop, only some of its iterators take events.
                 async with _turns.setdefault(loop, asyncio.Semaphore(TURNS)):
                     await asyncio.sleep(0)
                     batch = self._look(wake)
-                if batch and self._lease is None:
+                page = self._feed.page
+                if batch:
                     return batch
-                catch_up, left = self._feed.page.catch_up, deadline - time.monotonic()
                 if batch is not None:
-                    self._open(batch)
-                elif self._place.is_behind and (place := await in_thread(catch_up, self._place)):
+                    continue
+                behind = page.is_behind(self._place)
+                if behind and (place := await in_thread(page.catch_up, self._place)):
                     self._place = place
-                elif left <= 0:
+                    continue
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await woken.wait()
+                except TimeoutError:
                     break
-                else:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if left == math.inf else left):
-                            await woken.wait()
         return ()
 
     async def aclose(self) -> None:

@@ -206,15 +206,16 @@ class Streams:
 class Place:
     """A place in the events of a kind. All iterators that are as far share it."""
 
-    __slots__ = ("is_behind", "next", "positions")
+    __slots__ = ("next", "positions")
 
-    def __init__(self, positions: Positions | None, *, is_behind: bool = False) -> None:
+    def __init__(self, positions: Positions | None) -> None:
         self.positions = positions
         """None until the feed has read where it begins."""
         self.next: tuple[Chunk, Place] | None = None
-        """What comes after it, and the place after that. None if nothing has come yet."""
-        self.is_behind = is_behind
-        """True if what comes after it has to be read, because the feed has it no longer."""
+        """What comes after it, and the place after that.
+
+        None if nothing has come yet, and of a place that is behind the page.
+        """
 
 
 class Page:
@@ -241,18 +242,23 @@ class Page:
             self.end.positions = self._streams.positions(self._began_at)
         read = self._streams.read(self.end.positions)
         for chunk in read.chunks:
-            place, self.end = self.end, Place(chunk.end)
-            place.next = chunk, self.end
+            place = self.end
+            place.next = chunk, Place(chunk.end)
+            self.end = place.next[1]  # only now, or the place would seem to be behind
             self._chunks.append((chunk, place))
             self._size += chunk.size
         self.end.positions = read.end
         oldest = time.monotonic() - STREAM_SECONDS
         while self._chunks and (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest):
             chunk, place = self._chunks.popleft()
-            place.is_behind, place.next = True, None
+            place.next = None
             self._size -= chunk.size
         is_news, self._has_retries = bool(read.chunks) or self._has_retries, False
         return is_news, read.has_more
+
+    def is_behind(self, place: Place) -> bool:
+        """Return whether what comes after a place has to be read, because it is not in the page."""
+        return place is not self.end and place.next is None
 
     def catch_up(self, place: Place) -> Place | None:
         """Read the streams after a place that is behind; return it with what comes after it.
@@ -267,7 +273,7 @@ class Page:
         if read is None or read.end == after != until:
             self._has_retries = True
             return None
-        following = end if read.end == until else Place(read.end, is_behind=True)
+        following = end if read.end == until else Place(read.end)
         for chunk in reversed(read.chunks):
             place = Place(chunk.start)
             place.next, following = (chunk, following), place

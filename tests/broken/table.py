@@ -237,7 +237,7 @@ hidden-user-is-recorded-before-the-layer: A user whom a layer hides is not recor
 - awaits_identify or any(set_by_app[:place])
 + any(set_by_app[:place])
 hidden-kind-is-shown: The board shows the number of invisible people only with the token.
-- if path in NEED_TOKEN or parameter(request, "kind") in self._hidden_kinds:
+- if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds:
 + if path in NEED_TOKEN:
 
 = contract/test_logout.py
@@ -353,11 +353,11 @@ handled-place-is-not-stored: Another process goes on after the last event that w
 - if is_mine and handled:
 + if False:
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
-- self._in_hand = event.cursor if event else ""
-+ self._handled = event.cursor if event else self._handled
+- self._in_hand = event.cursor
++ self._handled = event.cursor
 lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
-- if batch:  # else there may be more
-+ if True:  # else there may be more
+- if handed is None or handed:
++ if handed:
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
 - if not self._handled or not (held.is_renewed or held.place == handled):
 + if not self._handled:
@@ -476,7 +476,7 @@ lost-events-are-silent: An iterator reports events that it missed.
 - if chunk.is_lost:
 + if False:
 iterator-goes-through-a-fork: An iterator from before a fork is refused.
-- if era.pid != os.getpid():
+- if self._feed.pid != os.getpid():
 + if False:
 outage-of-events-is-silent: An iterator reports that Redis stays away.
 - if now - self.since < OUTAGE_SECONDS:
@@ -487,8 +487,8 @@ iterator-takes-the-wake-up-of-another:
 -             waiter()
 + self.waiters.pop()()
 place-that-was-dropped-is-the-end: Whoever is behind the page reads the streams.
-- place.is_behind, place.next = True, None
-+ place.next = None
+- return place is not self.end and place.next is None
++ return False
 page-stays-full: What is new is in the page, however much it had before.
 - self._size -= chunk.size
 + pass
@@ -496,8 +496,8 @@ page-without-bound: The page of the newest events has a bounded size.
 - (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest)
 + self._chunks[0][0].read_at < oldest
 stream-keeps-its-events: Streams keep no events.
-- return chunk
-+ return events_of(chunk)
+- events = chunk if among is None
++ events = events_of(chunk) if among is None
 stream-of-some-keeps-all-events: A stream of some ids keeps no events, either.
 - [each for each in chunk if each.id in among]
 + [each for each in events_of(chunk) if each.id in among]
@@ -1382,8 +1382,10 @@ late-sighting-is-a-failure: A sighting that arrives during a flush is no failure
 
 = servers/test_board_events.py::test_an_error_of_the_server_reaches_it_as_it_was_raised
 error-of-the-server-is-lost: An error of the server reaches it as it was raised.
-- raise cause from None
-+ pass
+- except OSError:
+-             pass  # the reader has gone
++ except Exception:
++             pass  # the reader has gone
 
 = servers/test_command_watch.py::test_recorded_history_is_read_once_a_minute
 watch-reads-its-history-each-time: `presence watch` reads the recorded history once a minute.
@@ -1392,8 +1394,8 @@ watch-reads-its-history-each-time: `presence watch` reads the recorded history o
 
 = unit/test_board.py::test_a_history_longer_than_the_retention_is_that_of_the_retention
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
-- hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
-+ hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
+- hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
++ hours = _number(query, "hours", DEFAULT_HOURS, 1, 999999)
 
 = unit/test_demo.py
 crowd-needs-redis: The crowd of the demo comes although Redis is away.

@@ -78,7 +78,7 @@ def site(valkey: Server, prefix: str) -> Settings:
 @pytest.fixture
 def ask(site: Settings) -> Callable[..., SharedRead]:
     """Return what a board reads for a path."""
-    board = Board(Presence(site).backend.queries)
+    board = Board(Presence(site).backend)
 
     def read(path: str, query: str = "") -> SharedRead:
         environ = {"PATH_INFO": f"/presence{path}", "QUERY_STRING": query}

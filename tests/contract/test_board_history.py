@@ -205,6 +205,6 @@ def test_any_number_of_hours_has_few_points_and_readers_share_answers() -> None:
         for most in (1500, 500):
             # The first and the last step may be cut, so there may be one more.
             assert hours * 60 / step_for(hours, most) + 1 <= most
-    history = HighestMinutes("user", 1, MINUTE * 60, [(MINUTE * 60, 3, None)])
+    history = HighestMinutes("user", 1, MINUTE * 60, [(MINUTE * 60, 3, "12:00")])
     assert as_json(history, 24) is as_json(history, 24)
     assert as_chart(history, 24, 1200, 0, 0) is as_chart(history, 24, 1200, 0, 0)

@@ -301,10 +301,13 @@ def test_a_lease_that_is_held_again_at_once_drops_nothing(
     hand_out, turns = feed_module.NameLease.hand_out, count()
     names = [f"id{number}" for number in range(12)]
 
-    def sometimes(lease: feed_module.NameLease, queue: Iterator[Event]) -> Iterable[Event]:
-        return hand_out(lease, queue) if next(turns) % 2 else ()  # as if it were not held
+    def sometimes(lease: feed_module.NameLease, *given: Any) -> Iterable[Event] | None:
+        if next(turns) % 2:
+            lease._held_until = 0.0  # it has just run out
+        return hand_out(lease, *given)
 
     monkeypatch.setattr(feed_module.NameLease, "hand_out", sometimes)
+    monkeypatch.setattr(pages, "CHUNK_BYTES", 0)
     events = plain.begun(plain.named())
     plain.come(*names)
     assert sorted(ids(events, len(names))) == sorted(names)
@@ -435,7 +438,7 @@ def test_who_is_behind_a_shard_that_is_away_waits(
     monkeypatch.setattr(backend, "driver", nodes)
     page, shards = pages.Page(backend.feed("user").streams), backend.stores["user"]
     page.read_on()
-    behind = pages.Place(page.end.positions, is_behind=True)
+    behind = pages.Place(page.end.positions)
     Site(plain.settings).come("ann")
     page.read_on()
     nodes.away = shards.shard_for("ann").name

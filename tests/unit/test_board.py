@@ -75,7 +75,7 @@ class Site:
         environ["PATH_INFO"] = f"{self.settings.board_path}{path}"
         environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
         request = WsgiRequest(environ)
-        answer = Board(self.backend.queries).answer(request)
+        answer = Board(self.backend).answer(request)
         if isinstance(answer, SharedRead):
             answer = at_once(self.cache.get(answer, self.run))
         return answer.to(request)
@@ -221,7 +221,7 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
 
 
 def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(Site().backend.queries).below
+    below = Board(Site().backend).below
     own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
     for path in (*own, "/who/is-here-not", "/who", "/", ""):
         assert below(path) == own.get(path)
