@@ -185,20 +185,24 @@ def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> 
     another reader takes it at once, and return None.
     """
     place, milliseconds = keys.handled(key), math.ceil(1000 * seconds)
-    holder, left = yield Batch((("GET", key), ("PTTL", key)))
-    is_mine = holder is not None and decoded(holder) == who
-    store: Command = ("SET", place, start, "EX", NAME_SECONDS, "NX")
-    if is_mine and handled:
-        store = ("SET", place, handled, "EX", NAME_SECONDS)
+    store: Command = ("SET", place, handled or start, "EX", NAME_SECONDS)
+    if handled:
+        renew: Command = ("GETEX", key, "PX", milliseconds) if seconds else ("GET", key)
+        holder, at = yield Batch((renew, ("GETEX", place, "EX", NAME_SECONDS)))
+        if holder is not None and decoded(holder) == who:
+            is_stored = at is not None and decoded(at) == handled
+            if commands := [*([] if is_stored else [store]), *([] if seconds else [("DEL", key)])]:
+                yield Batch(tuple(commands))
+            return Held(True, handled) if seconds else None
     if not seconds:
-        if is_mine:
-            yield Batch((*([store] if handled else []), ("DEL", key)))
         return None
+    holder, left = yield Batch((("GET", key), ("PTTL", key)))
+    is_mine = holder is not None and decoded(holder) == who  # the reply was lost
     # A lease that lasts longer than any was taken before the clock was set back.
     if not is_mine and 0 <= left <= milliseconds:
         return None
     take: Command = ("SET", key, who, "PX", milliseconds, *(["NX"] if holder is None else []))
-    is_taken, _, at = yield Batch((take, store, ("GET", place)))
+    is_taken, _, at = yield Batch((take, (*store, "NX"), ("GET", place)))
     return Held(is_mine, decoded(at)) if is_taken else None
 
 

@@ -350,8 +350,8 @@ two-holders-of-a-name: One process at a time receives the events of a name.
 - if not is_mine and 0 <= left <= milliseconds:
 + if False:
 handled-place-is-not-stored: Another process goes on after the last event that was handled.
-- if is_mine and handled:
-+ if False:
+- is_stored = at is not None and decoded(at) == handled
++ is_stored = True
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
 - self._in_hand = event.cursor
 + self._handled = event.cursor
