@@ -53,12 +53,10 @@ class Site:
     """Whether that source wants to know with what the site signs."""
     own: Variables = field(default_factory=dict)
     """Variables of the site itself."""
-    wraps_itself: bool = False
-    """Whether it needs no wrapper, and knows of logins at once and of logouts without a path."""
+    has_signals: bool = False
+    """Whether the middleware learns of logins and logouts when they happen, at any path."""
     views: str = "/"
     """Where its pages are."""
-    asking: str = "/"
-    """Where those are that know of presence."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -74,23 +72,14 @@ class Site:
         return self.app.startswith(("starlette", "fastapi")) or self.app.endswith(":asgi")
 
     @property
-    def is_django(self) -> bool:
-        return self.app.startswith(("django", "channels"))
-
-    def command(self, is_bare: bool) -> tuple[Command, dict[str, str]]:
-        """How its server is started, and with which variable besides."""
+    def command(self) -> Command:
+        """How a server of a site is started that wraps itself."""
         app = f"tests.support.login_sites.{self.app}"
-        if not (is_bare or self.wraps_itself):
-            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}_app:application"
-            serve = uvicorn if self.is_asgi else gunicorn
-            return serve(served), {"PRESENCE_APP": f"{app}()"}
-        if self.is_asgi:
-            return lambda port: [*uvicorn(app)(port), "--factory"], {}
-        return gunicorn(f"{app}()"), {}
+        return uvicorn(app, 1, "--factory") if self.is_asgi else gunicorn(f"{app}()")
 
     @property
     def wrap(self) -> Any:
-        if self.wraps_itself:
+        if self.has_signals:
             return init_app
         return asgi.PresenceMiddleware if self.is_asgi else wsgi.PresenceMiddleware
 
@@ -99,38 +88,33 @@ class Site:
         return getattr(import_module(f"tests.support.login_sites.{module}"), name)()
 
 
-INIT_APP: dict[str, Any] = {"wraps_itself": True, "own": {"SITE_INIT": "1"}}
-SERVED: dict[str, Site] = {
-    "flask-login": Site("flask_site:with_flask_login", **INIT_APP),
+DJANGO: dict[str, Site] = {
+    "django": Site("django_site:wsgi", has_signals=True),
+    "django, coroutines": Site("django_site:asgi", has_signals=True, views="/async/"),
+}
+CHANNELS = Site("channels_site:asgi", views="/async/")
+LOCAL: dict[str, Site] = {
+    "flask": Site("flask_site:create_app", has_signals=True),
+    "flask, nested, in a cookie of its own": Site(
+        "flask_site:create_app",
+        "flask-session:account.user.id@shop",
+        signed=True,
+        own={"SITE_COOKIE": "shop"},
+    ),
+    "flask-login": Site("flask_site:with_flask_login", has_signals=True),
+    "flask-session": Site("flask_site:with_sessions_on_the_server", has_signals=True),
     "starlette-session": Site(
         "starlette_site:with_sessions", "starlette-session:member", signed=True
     ),
+    "starlette, session": Site("starlette_site:with_sessions", "session:member"),
+    "starlette auth": Site("starlette_site:with_authentication"),
     "fastapi, HS256": Site("fastapi_site:create_app", "bearer:sub", signed=True),
     "pyramid": Site("pyramid_site:with_session", "pyramid-session:auth.userid", signed=True),
-    "django": Site("django_site:wsgi", wraps_itself=True),
-    "django, coroutines": Site(
-        "django_site:asgi", wraps_itself=True, views="/async/", asking="/async/"
-    ),
-}
-CHANNELS = Site("channels_site:asgi", asking="/async/")
-NESTED = Site(
-    "flask_site:create_app",
-    "flask-session:account.user.id@shop",
-    signed=True,
-    own={"SITE_COOKIE": "shop"},
-)
-LOCAL: dict[str, Site] = {
-    **{name: site for name, site in SERVED.items() if not site.is_django},
-    "flask": Site("flask_site:create_app", **INIT_APP),
-    "flask, nested, in a cookie of its own": NESTED,
-    "flask-session": Site("flask_site:with_sessions_on_the_server", **INIT_APP),
-    "starlette auth": Site("starlette_site:with_authentication"),
-    "starlette, session": Site("starlette_site:with_sessions", "session:member"),
     "auth-tkt": Site("pyramid_site:with_tickets", "auth-tkt", signed=True),
     "beaker": Site("bottle_site:create_app", "session:user"),
 }
 """Those that can run in this process, where Django has one site a process."""
-ON_DJANGO = pytest.mark.parametrize("site", [SERVED["django"], SERVED["django, coroutines"]])
+ON_DJANGO = pytest.mark.parametrize("site", DJANGO.values(), ids=DJANGO)
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +156,7 @@ class Browser:
     def ask(self) -> str:
         """Who is online, as the site says, which writes all that it knows before."""
         headers = {"User-Agent": FIREFOX.format(ASKER), "Cookie": "", "Authorization": ""}
-        asked = self.client.get(f"{self.site.asking}online", headers=headers)
+        asked = self.client.get(f"{self.site.views}online", headers=headers)
         return asked.raise_for_status().text
 
 
@@ -189,64 +173,24 @@ Serve = Callable[..., AbstractContextManager[Browser]]
 
 
 @pytest.fixture
-def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, str]) -> Serve:
-    """Starts a site; at the end its server must have complained of nothing."""
+def serve(django_folder: Path, tmp_path: Path, variables: dict[str, str]) -> Serve:
+    """Starts a site on Django; at the end its server must have complained of nothing."""
 
     @contextmanager
     def serving(site: Site, is_bare: bool = False, **more: str) -> Iterator[Browser]:
-        if site.is_django and not (tmp_path / DATABASE).exists():
-            shutil.copy(request.getfixturevalue("django_folder") / DATABASE, tmp_path)
-        command, named = site.command(is_bare)
+        if not (tmp_path / DATABASE).exists():
+            shutil.copy(django_folder / DATABASE, tmp_path)
         given = {**site.variables, "SITE_FOLDER": str(tmp_path)}
         if is_bare:
             given["SITE_BARE"] = "1"
         else:
-            given |= {"PRESENCE_FLUSH_INTERVAL": NEVER, **site.settings, **named}
-            given |= {**variables, **more}
-        with WebServer(command, ROOT, tmp_path / f"log{is_bare}", **given) as server:
+            given |= {"PRESENCE_FLUSH_INTERVAL": NEVER, **variables, **more}
+        with WebServer(site.command, ROOT, tmp_path / f"log{is_bare}", **given) as server:
             with server.client("") as client:
                 yield Browser(client, site)
             assert "Traceback" not in server.output, server.output
 
     return serving
-
-
-@pytest.mark.parametrize("name", SERVED)
-def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
-    name: str, serve: Serve, presence: Presence
-) -> None:
-    def counted(user: int, guest: int) -> None:
-        browser.ask()  # what each worker has seen is written now
-        assert presence.counts() == {"user": user, "guest": guest, "bot": 0}
-
-    site = SERVED[name]
-    with serve(site) as browser:
-        assert browser.see("") == "hello"
-        assert browser.see("me") == "nobody"
-        counted(user=0, guest=2)  # with the one who asks
-
-        browser.log_in()
-        counted(user=int(site.wraps_itself), guest=2)
-        browser.use(LOGGED_IN)
-        assert browser.see("me") == USER
-        counted(user=1, guest=2)
-        assert [seen.id for seen in presence.online()] == [USER]
-
-        browser.use(AFTER)
-        browser.log_out()
-        assert browser.see("me") == "nobody"
-        # He was here, and nobody else says that he left.
-        counted(user=int(not site.wraps_itself), guest=3)
-
-        browser.log_in()
-        assert browser.see("me") == USER
-        browser.log_out()
-        presence.leave(USER)
-        # Each worker had still to write that it saw him, and does, before it answers.
-        assert browser.ask() == "nobody"
-        assert browser.see("me") == "nobody"
-        counted(user=0, guest=3)
-        assert presence.last_seen(USER) is not None
 
 
 class Local:
@@ -312,6 +256,54 @@ def offline(variables: Variables) -> Settings:
     return Settings.from_env({**variables, "PRESENCE_REDIS_URL": "memory://logins"})
 
 
+@pytest.fixture(params=[*LOCAL, *DJANGO])
+def browser(request: pytest.FixtureRequest, variables: dict[str, str]) -> Iterator[Browser]:
+    """Somebody at a site: in this process, and on a server at one of Django."""
+    if request.param in DJANGO:
+        with request.getfixturevalue("serve")(DJANGO[request.param]) as browser:
+            yield browser
+        return
+    site = LOCAL[request.param]
+    given = {**variables, **site.settings, "PRESENCE_FLUSH_INTERVAL": NEVER}
+    yield request.getfixturevalue("local")(site, Settings.from_env(given)).browser
+
+
+def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
+    browser: Browser, presence: Presence
+) -> None:
+    def counted(user: int, guest: int) -> None:
+        browser.ask()  # what each worker has seen is written now
+        assert presence.counts() == {"user": user, "guest": guest, "bot": 0}
+
+    assert browser.see("") == "hello"
+    assert browser.see("me") == "nobody"
+    counted(user=0, guest=2)  # with the one who asks
+
+    browser.log_in()
+    is_loaded = browser.site.source.startswith("session:")  # and read after the response
+    counted(user=int(browser.site.has_signals or is_loaded), guest=2)
+    browser.use(LOGGED_IN)
+    assert browser.see("me") == USER
+    counted(user=1, guest=2)
+    assert [seen.id for seen in presence.online()] == [USER]
+
+    browser.use(AFTER)
+    browser.log_out()
+    assert browser.see("me") == "nobody"
+    # He was here, and nobody else says that he left.
+    counted(user=int(not browser.site.has_signals), guest=3)
+
+    browser.log_in()
+    assert browser.see("me") == USER
+    browser.log_out()
+    presence.leave(USER)
+    # Each worker had still to write that it saw him, and does, before it answers.
+    assert browser.ask() == "nobody"
+    assert browser.see("me") == "nobody"
+    counted(user=0, guest=3)
+    assert presence.last_seen(USER) is not None
+
+
 def shown(response: httpx.Response) -> tuple[int, list[tuple[str, str]], object]:
     """All of a response but what is random in it or tells the time, and what the server adds."""
     headers = []
@@ -375,7 +367,7 @@ def test_django_responses_and_queries_match_the_unwrapped_site(site: Site, serve
         for one, other in zip(journey(bare, *pages), journey(wrapped, *pages), strict=True):
             assert shown(other) == shown(one), one.request.url
         wrapped.log_in()
-        seen = [wrapped.client.get(f"{site.asking}{page}") for page in ("", "", "online", "")]
+        seen = [wrapped.client.get(f"{site.views}{page}") for page in ("", "", "online", "")]
         assert len({page.headers["X-Queries"] for page in seen}) == 1
         assert not any("Vary" in page.headers or "Set-Cookie" in page.headers for page in seen)
 
@@ -403,11 +395,11 @@ def test_a_pulse_and_a_named_path_of_logouts_are_those_of_the_user_of_django(
         assert browser.ask() == "nobody", "a logout without a signal"
 
 
-@pytest.mark.parametrize("name", [name for name in SERVED if SERVED[name].is_django])
+@ON_DJANGO
 def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
-    name: str, serve: Serve, presence: Presence, tmp_path: Path
+    site: Site, serve: Serve, presence: Presence, tmp_path: Path
 ) -> None:
-    with serve(SERVED[name]) as browser:
+    with serve(site) as browser:
         browser.log_in()
         browser.ask()
         assert presence.is_online(USER)

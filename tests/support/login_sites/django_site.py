@@ -18,7 +18,15 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 
-from tests.support.login_sites import answer, names, secret, setting
+from tests.support.login_sites import (
+    View,
+    answer,
+    answered,
+    async_pages,
+    pages,
+    secret,
+    setting,
+)
 
 USER, PASSWORD = 42, "only in this test"
 LINE = [] if setting("BARE", "") else ["presence_middleware.django.PresenceMiddleware"]
@@ -71,70 +79,45 @@ def _watch(connection: Any, **_: object) -> None:
 connection_created.connect(_watch)
 
 
-def _text(said: object) -> HttpResponse:
-    return HttpResponse(answer(said), content_type="text/plain")
+def me(request: HttpRequest) -> object:
+    return request.user.pk
 
 
-def home(request: HttpRequest) -> HttpResponse:
-    return _text("hello")
-
-
-def me(request: HttpRequest) -> HttpResponse:
-    return _text(request.user.pk)
-
-
-def login(request: HttpRequest) -> HttpResponse:
+def login(request: HttpRequest) -> None:
     name = f"user-{request.GET['user']}"
     auth.login(request, auth.authenticate(request, username=name, password=PASSWORD))
-    return _text("welcome")
 
 
-def logout(request: HttpRequest) -> HttpResponse:
-    auth.logout(request)
-    return _text("bye")
+async def async_me(request: HttpRequest) -> object:
+    return (await request.auser()).pk
 
 
-def online(request: HttpRequest) -> HttpResponse:
-    found = request.environ["presence_middleware.presence"].online()
-    return HttpResponse(names(seen.id for seen in found), content_type="text/plain")
-
-
-async def async_home(request: HttpRequest) -> HttpResponse:
-    return _text("hello")
-
-
-async def async_me(request: HttpRequest) -> HttpResponse:
-    return _text((await request.auser()).pk)
-
-
-async def async_login(request: HttpRequest) -> HttpResponse:
+async def async_login(request: HttpRequest) -> None:
     name = f"user-{request.GET['user']}"
     user = await auth.aauthenticate(request, username=name, password=PASSWORD)
     await auth.alogin(request, user)
-    return _text("welcome")
 
 
-async def async_logout(request: HttpRequest) -> HttpResponse:
-    await auth.alogout(request)
-    return _text("bye")
+def page(view: View) -> Any:
+    def respond(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer(view(request)), content_type="text/plain")
+
+    return respond
 
 
-async def async_online(request: HttpRequest) -> HttpResponse:
-    found = await request.scope["presence_middleware.presence"].online()
-    return HttpResponse(names(seen.id for seen in found), content_type="text/plain")
+def async_page(view: View) -> Any:
+    async def respond(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(await answered(view(request)), content_type="text/plain")
+
+    return respond
 
 
 urlpatterns = [
-    path("", home),
-    path("me", me),
-    path("login", login),
-    path("logout", logout),
-    path("online", online),
-    path("async/", async_home),
-    path("async/me", async_me),
-    path("async/login", async_login),
-    path("async/logout", async_logout),
-    path("async/online", async_online),
+    *(path(place[1:], page(view)) for place, _, view in pages(me, login, auth.logout)),
+    *(
+        path(f"async{place}", async_page(view))
+        for place, _, view in async_pages(async_me, async_login, auth.alogout)
+    ),
 ]
 
 
