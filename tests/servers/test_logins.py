@@ -373,29 +373,6 @@ def test_django_responses_and_queries_match_the_unwrapped_site(site: Site, serve
 
 
 @ON_DJANGO
-def test_a_pulse_and_a_named_path_of_logouts_are_those_of_the_user_of_django(
-    site: Site, serve: Serve, variables: dict[str, str]
-) -> None:
-    rooms = {"PRESENCE_ROOMS": "/t/{topic}"}
-    paths = {"PRESENCE_LOGOUT": f"{site.views}me", "PRESENCE_PULSE_PATH": "/pulse", **rooms}
-    presence = Presence(Settings.from_env(variables | rooms))
-    with serve(site, **paths) as browser:
-        browser.log_in()
-        for said in ("here:/t/7", "bye", "here:/t/7"):
-            same = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
-            answer = browser.client.post(f"/pulse?presence={said}", headers=same)
-            assert (answer.status_code, answer.content) == (204, b"")
-            assert browser.ask() == USER
-            # A goodbye leaves 75 seconds of ten minutes, so the user was seen nine minutes ago.
-            assert presence.is_online(USER, window="8m") == (said != "bye")
-        assert presence.count(room="/t/7") == 1
-        foreign = {"Sec-Fetch-Site": "cross-site"}
-        assert browser.client.post("/pulse", headers=foreign).status_code == 403
-        assert browser.see("me") == USER
-        assert browser.ask() == "nobody", "a logout without a signal"
-
-
-@ON_DJANGO
 def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
     site: Site, serve: Serve, presence: Presence, tmp_path: Path
 ) -> None:

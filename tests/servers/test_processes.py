@@ -22,10 +22,11 @@ from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
+from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import by_header
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
-IDENTITY = "user=header:X-User"
 
 
 # Where no thread runs
@@ -33,12 +34,7 @@ IDENTITY = "user=header:X-User"
 
 @pytest.fixture
 def settings(valkey: Server, prefix: str) -> Settings:
-    return settings_of(valkey, prefix)
-
-
-def settings_of(server: Server, prefix: str, interval: str = NEVER) -> Settings:
-    given = {"redis_url": server.url, "prefix": prefix, "identity": IDENTITY}
-    return Settings.from_env({}, **given, flush_interval=interval)
+    return by_header(valkey.url, prefix, flush_interval=NEVER)
 
 
 @pytest.fixture
@@ -52,25 +48,23 @@ def visit(recorder: Recorder, name: str) -> None:
 
 @pytest.mark.usefixtures("no_threads")
 def test_without_threads_other_requests_refresh_an_open_connection(
-    valkey: Server, prefix: str
+    valkey: Server, start: Start
 ) -> None:
-    now = [1_700_000_000.0]
-    recorder = Recorder(settings_of(valkey, prefix, "1s"), clock=lambda: now[0])
-    presence = Presence(recorder.settings, clock=lambda: now[0])
-    open_visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    site = start(valkey.url, flush_interval="1s")
+    site.recorder.background = True
+    open_visit = WsgiVisit(site.recorder, {"HTTP_X_USER": "bob"})
     for _ in range(20):
-        now[0] += 60
-        visit(recorder, "alice")
-        assert set(presence.online_among(["alice", "bob"])) == {"alice", "bob"}
+        site.clock.now += 60
+        visit(site.recorder, "alice")
+        assert site.online() == ["alice", "bob"]
     open_visit.end()
-    recorder.close()
 
 
 @pytest.mark.usefixtures("no_threads")
 def test_without_threads_only_an_occasional_request_waits_during_an_outage(
     own: Server, prefix: str
 ) -> None:
-    recorder = Recorder(settings_of(own, prefix, "1s"))
+    recorder = Recorder(by_header(own.url, prefix, flush_interval="1s"))
     own.process.send_signal(signal.SIGSTOP)
     took = []
     with Stopwatch() as watch:
@@ -105,7 +99,7 @@ def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
 ) -> None:
     monkeypatch.setattr(health, "STUCK_SECONDS", 0.1)
     client = redis.Redis.from_url(own.url, socket_timeout=None)
-    recorder = Recorder(settings_of(own, prefix, "0.1s"), client=client)
+    recorder = Recorder(by_header(own.url, prefix, flush_interval="0.1s"), client=client)
     visit(recorder, "first")
     wait_until(lambda: recorder.stats().flushed == 1)
     for stuck in (1, 2):
@@ -222,7 +216,7 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
 
 @pytest.mark.usefixtures("always_wakes")
 def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
-    recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
+    recorder = Recorder(by_header(valkey.url, prefix))
     visit(recorder, "bob")
     assert recorder.thread is not None
     recorder.worker.stopping.set()
