@@ -12,7 +12,7 @@ from typing import Any
 
 from presence_middleware import Settings, wsgi
 
-from .machine import Gauge, Row, server
+from .machine import REQUEST, Gauge, Row, server
 
 FLUSH = 5000
 CHUNK = 250  # ids a plain ZADD
@@ -29,12 +29,7 @@ class Site:
         self.settings = Settings.from_env(
             {},
             redis_url=url,
-            **{
-                "identity": "user=header:X-User:raw",
-                "logout": "/out",
-                "max_members": 10**8,
-                **given,
-            },
+            **{"identity": "user=header:X-User:raw", "logout": "/out", **given},
         )
         self._wrapper = wsgi.PresenceMiddleware(_app, settings=self.settings)
         self.recorder, self.presence = self._wrapper.recorder, self._wrapper.presence
@@ -42,17 +37,7 @@ class Site:
 
     def visit(self, user: str, path: str = "/", **more: str) -> None:
         """Send a request of a user."""
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "SCRIPT_NAME": "",
-            "PATH_INFO": path,
-            "QUERY_STRING": "",
-            "REMOTE_ADDR": "203.0.113.9",
-            "HTTP_HOST": "www.example.com",
-            "HTTP_USER_AGENT": "Mozilla/5.0 (X11) Firefox/140",
-            "HTTP_X_USER": user,
-            **more,
-        }
+        environ = {**REQUEST, "PATH_INFO": path, "HTTP_X_USER": user, **more}
         for _ in self._wrapper(environ, _start):
             pass
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from presence_middleware import Settings, asgi, wsgi
 
-from .machine import Row, server
+from .machine import AGENT, REQUEST, Row, server
 
 PEOPLE = 500
 BROWSERS = 50  # different User-Agents
 REQUESTS = 500  # a round
 WARM_UP = 4  # rounds
-AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 SITES: dict[str, dict[str, Any]] = {
     "header, raw": {"identity": "user=header:X-User:raw"},
     "cookie, hashed": {"identity": "user=cookie:sid"},
@@ -42,11 +41,8 @@ def environs() -> list[dict[str, Any]]:
     """WSGI requests of some people."""
     return [
         {
-            "REQUEST_METHOD": "GET",
-            "SCRIPT_NAME": "",
-            "PATH_INFO": "/",
+            **REQUEST,
             "REMOTE_ADDR": f"10.0.{i // 250}.{i % 250}",
-            "HTTP_HOST": "www.example.com",
             "HTTP_X_FORWARDED_FOR": f"198.51.{i // 250}.{i % 250}",
             "HTTP_X_USER": f"user{i}",
             "HTTP_USER_AGENT": f"{AGENT}/{i % BROWSERS}",
