@@ -3,8 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -39,20 +39,18 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def settings(variables: dict[str, str]) -> Iterator[Settings]:
-    variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
-    variables |= {
+def variables(variables: dict[str, str]) -> dict[str, str]:
+    return variables | {
+        "PRESENCE_BOARD_PATH": "/presence",
+        "PRESENCE_BOARD_TOKEN": TOKEN,
         "PRESENCE_EVENTS": "user",
         "PRESENCE_IDENTITY": "user=header:x-user, guest=visitor",
     }
-    settings = Settings.from_env(variables)
-    yield settings
-    recorder_for(settings).close()
 
 
 @pytest.fixture
-def presence(settings: Settings) -> Presence:
-    return Presence(settings)
+def settings(variables: dict[str, str]) -> Settings:
+    return Settings.from_env(variables)
 
 
 @pytest.fixture
@@ -190,15 +188,14 @@ async def test_a_reader_whose_place_is_lost_gets_a_message_and_begins_again(
 
 @in_loop
 async def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
-    site: asgi.PresenceMiddleware, settings: Settings
+    site: asgi.PresenceMiddleware, settings: Settings, presence: Presence
 ) -> None:
     lag = settings.lag_seconds("user")
     assert lag is not None
+    now = presence.run(presence.backend.clock.now())
     for id, ago in (("gone", lag + 1), ("late", lag - 2)):
-        clock = Presence(settings).backend.clock
-        now = Presence(settings).run(clock.now())
         Presence(settings, clock=lambda at=now - settings.window - ago: at).touch(id)  # type: ignore[misc]
-    assert Presence(settings).online() == []
+    assert presence.online() == []
 
     async with opened(site) as stream:
         assert [each["id"] for each in (await stream.data())["online"]] == ["late"]
@@ -219,8 +216,7 @@ async def test_others_get_no_stream(
 ) -> None:
     async with opened(site, query, **headers) as stream:
         assert stream.status == status
-        (body,) = [await stream.sent.get()]
-        assert "error" in json.loads(body["body"])
+        assert "error" in json.loads((await stream.sent.get())["body"])
     async with opened(site, method="HEAD") as stream:
         assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
 
@@ -270,14 +266,12 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
             feed = recorder_for(settings).backend.feed("user")
             await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
             before = len(client.client_list())
-            others = [opened(site) for _ in range(10)]
-            for each in others:
-                await (await each.__aenter__()).message()
-            assert len(client.client_list()) == before
-            threads = [each.name for each in threading.enumerate()]
-            assert threads.count("presence-events") == 1
-            for each in others:
-                await each.__aexit__(None, None, None)
+            async with AsyncExitStack() as others:
+                for _ in range(10):
+                    await (await others.enter_async_context(opened(site))).message()
+                assert len(client.client_list()) == before
+                threads = [each.name for each in threading.enumerate()]
+                assert threads.count("presence-events") == 1
     wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
     assert recorder_for(settings).stats().recorded == 0
     assert recorder_for(settings).open_visits == {}
@@ -336,14 +330,14 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
-    variables: dict[str, str], settings: Settings, tmp_path: Path
+    variables: dict[str, str], tmp_path: Path
 ) -> None:
     command = uvicorn("tests.support.site:asgi_site")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
-        url = f"http://{site.address}/presence/events"
-        with httpx.stream(
-            "GET", url, headers=BEARER, timeout=20, trust_env=False, verify=False
-        ) as stream:
+        with (
+            site.client("A") as client,
+            client.stream("GET", "/presence/events", headers=BEARER) as stream,
+        ):
             lines = stream.iter_lines()
             assert next(lines) == "event: list"
             site.process.terminate()
