@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any
 
 from presence_middleware import Settings, wsgi
+from tests.support.asking import Request
 
-from .machine import REQUEST, Gauge, Row, server
+from .machine import AGENT, Gauge, Row, server
 
 FLUSH = 5000
 CHUNK = 250  # ids a plain ZADD
 LOGOUTS = 20  # a flush
 READERS = 1000  # who navigate in a flush
+BROWSER = Request([("User-Agent", AGENT.encode())], mount="", query=b"").environ()
 EVERYTHING = {"rooms": "/t/{topic}/*", "events": "user", "pulse_path": "/pulse", "logout": "/out"}
 
 
@@ -37,7 +39,7 @@ class Site:
 
     def visit(self, user: str, path: str = "/", **more: str) -> None:
         """Send a request of a user."""
-        environ = {**REQUEST, "PATH_INFO": path, "HTTP_X_USER": user, **more}
+        environ = {**BROWSER, "PATH_INFO": path, "HTTP_X_USER": user, **more}
         for _ in self._wrapper(environ, _start):
             pass
 

@@ -17,16 +17,6 @@ from tests.support.backends import Server
 from tests.support.servers import environment, free_port
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
-REQUEST = {
-    "REQUEST_METHOD": "GET",
-    "SCRIPT_NAME": "",
-    "PATH_INFO": "/",
-    "QUERY_STRING": "",
-    "REMOTE_ADDR": "203.0.113.9",
-    "HTTP_HOST": "www.example.com",
-    "HTTP_USER_AGENT": AGENT,
-}
-"""A WSGI request of nobody."""
 
 
 class Row(NamedTuple):
