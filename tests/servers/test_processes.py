@@ -1,6 +1,8 @@
-"""Where no thread runs, or a thread is dead or stuck; forks; and the event loop of Trio."""
+"""Where no thread runs, or a thread is dead or stuck; clocks; forks; and the loop of Trio."""
 
 import signal
+import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +20,8 @@ from presence_middleware import (
     presence_of,
 )
 from presence_middleware.connections import health
+from presence_middleware.connections import server as server_clock
+from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
@@ -138,6 +142,46 @@ def test_a_long_interval_is_not_logged_as_stuck(
         visit(recorder, name)
     recorder.close()
     assert not caplog.messages
+
+
+# Clocks
+
+
+def test_hosts_with_clocks_hours_apart_report_the_same(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, came = time.time, dict[str, float]()
+    for name, hours in (("ann", 1), ("bob", 0), ("cy", -2)):
+        recorder, presence = Recorder(settings, background=False), Presence(settings)
+        monkeypatch.setattr(time, "time", lambda ahead=hours * 3600: true() + ahead)
+        came[name] = true()
+        visit(recorder, name)
+        assert recorder.flush()
+        found = {each.id: each.last_seen for each in presence.online()}
+        assert found.keys() == came.keys()
+        for id, last_seen in found.items():
+            assert last_seen
+            assert last_seen.timestamp() == pytest.approx(came[id], abs=2)
+
+
+def test_the_server_is_asked_again_after_ten_seconds_and_if_another_may_answer() -> None:
+    health, now = RedisHealth(), 100.0
+    clock = server_clock.ServerClock(health, lambda: now)
+    clock.is_server_time = True
+
+    def is_asked() -> bool:
+        plan = clock.synchronise()
+        for _ in plan:
+            with suppress(StopIteration):
+                plan.send([(1_700_000_000, 0)])
+            return True
+        return False
+
+    assert [is_asked(), is_asked()] == [True, False]
+    now += 10.5
+    assert [is_asked(), is_asked()] == [True, False]
+    health.lost_connection()
+    assert [is_asked(), is_asked()] == [True, False]
 
 
 # Forks

@@ -1,10 +1,12 @@
-"""The events of the board: what a stream contains, who may read it, and when it ends."""
+"""The board on a site: the same under WSGI and ASGI; and its events, which only ASGI has."""
 
 import asyncio
+import importlib.util
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from presence_middleware import (
     Presence,
     PresenceUnavailable,
     Settings,
+    SettingsError,
     asgi,
     sse,
+    wsgi,
 )
 from presence_middleware.board import asgi as board
 from presence_middleware.connections.drivers import close_async_clients
@@ -30,12 +34,19 @@ from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
+from tests.support.asking import Answer
 from tests.support.backends import Server, wait_until
 from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
-from tests.support.statuses import Call, over_asgi, over_wsgi
+from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+PATHS = [
+    *("", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"),
+    *("/chart.svg", "/online", "/last-seen?id=bob", "/last-seen?id=%3Cb%3E%e6%97%a5%ff"),
+    *("/nothing", "/%ff"),
+]
+BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
@@ -60,6 +71,93 @@ def site(settings: Settings) -> asgi.PresenceMiddleware:
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
     await receive()
+
+
+# What a board answers
+
+
+def but_time(answer: Answer) -> Any:
+    if dict(answer.headers).get("content-type") != "application/json" or not answer.body:
+        return answer.body
+    return {name: value for name, value in answer.json().items() if name != "now"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_wsgi_and_asgi_answer_with_the_same_bytes(settings: Settings, path: str) -> None:
+    site = replace(settings, events=())  # else the page knows whether it has them
+    for method in ("GET", "HEAD", "POST"):
+        for headers in ({}, BEARER, {"If-None-Match": "*", **BEARER}):
+            url = f"/presence{path}"
+            call = Call(headers, url, method)
+            one, other = over_wsgi(site, call), over_asgi(site, call)
+            assert (one.status, one.headers) == (other.status, other.headers)
+            assert but_time(one) == but_time(other)
+
+
+def test_the_board_shows_at_most_a_hundred_users(settings: Settings) -> None:
+    presence = Presence(settings)
+    for id in (*map(str, range(101)), "<b>eve</b>"):
+        presence.touch(id)
+    online = over_wsgi(settings, Call(BEARER, "/presence/online")).json()["online"]
+    assert (len(online), online[0]["id"]) == (100, "<b>eve</b>")
+    found = over_wsgi(settings, Call(BEARER, "/presence/last-seen?id=zoe&id=%3Cb%3Eeve%3C/b%3E"))
+    assert found.json()["last_seen"] == {"zoe": None, "<b>eve</b>": online[0]["last_seen"]}
+
+
+@BOTH
+def test_the_board_is_found_below_a_mount_point(settings: Settings, send: Ask) -> None:
+    assert b'src="presence/board.js"' in send(settings, Call(path="/presence", mount="/shop")).body
+    script = send(settings, Call(path="/presence/board.js"))
+    assert send(settings, Call(path="/presence/board.js", mount="/shop")).body == script.body != OWN
+    assert send(settings, Call(path="/presence-not", mount="/shop")).body == OWN
+
+
+@BOTH
+def test_looking_at_the_board_is_not_recorded_as_a_visit(settings: Settings, send: Ask) -> None:
+    for path in PATHS:
+        send(settings, Call(BEARER, f"/presence{path}"))
+    assert recorder_for(settings).stats().recorded == 0
+    assert recorder_for(settings).open_visits == {}
+    send(settings, Call(path="/elsewhere"))
+    assert recorder_for(settings).stats().recorded == 1
+
+
+@BOTH
+def test_any_host_header_and_any_query_are_answered(
+    settings: Settings, send: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some versions of Starlette raise for the URL of a Host header that is no host."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr("starlette.datastructures.URL.__init__", refuse)
+    for host in ("[", "a b", "", "http://x/"):
+        assert send(settings, Call({"Host": host}, "/presence")).status == 200
+    for raw, id in {"日".encode(): "日", b"a#b": "a#b", b"\xff": None, b"%ff": None}.items():
+        url = b"/presence/last-seen?kind=guest&id=" + raw
+        found = send(settings, Call({"Host": "[", **BEARER}, url)).json()
+        assert found["kind"] == "guest"
+        assert id in (None, found["id"])
+
+
+@pytest.mark.parametrize(
+    ("middleware", "module", "extra"),
+    [(wsgi.PresenceMiddleware, "webob", "wsgi"), (asgi.PresenceMiddleware, "starlette", "asgi")],
+)
+def test_a_board_without_its_extra_is_refused_at_start_up(
+    settings: Settings, middleware: Any, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "presence_middleware.board.find_spec",
+        lambda name: None if name == module else find_spec(name),
+    )
+    with pytest.raises(SettingsError, match=rf"pip install 'presence_middleware\[{extra}\]'"):
+        middleware(lambda *_: None, settings=settings)
+
+
+# Its events
 
 
 class Stream:
