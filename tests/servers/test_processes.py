@@ -1,11 +1,13 @@
 """Where no thread runs, or a thread is dead or stuck; clocks; forks; and the loop of Trio."""
 
+import asyncio
 import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
@@ -225,7 +227,27 @@ def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str
     assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
-# Trio
+# Tasks and trio
+
+
+def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(settings: Settings) -> None:
+    """As servers do with what is still open when they end."""
+
+    async def app(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    async def connect_and_cancel() -> None:
+        for type in ("http", "websocket"):
+            task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
+            await asyncio.sleep(0)
+            assert len(site.recorder.open_visits) == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not site.recorder.open_visits
+
+    site = asgi.PresenceMiddleware(app, settings=settings)
+    asyncio.run(connect_and_cancel())
 
 
 def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
