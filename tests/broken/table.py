@@ -1390,7 +1390,7 @@ error-of-the-server-is-lost: An error of the server reaches it as it was raised.
 - raise cause from None
 + pass
 
-= servers/test_command_watch.py::test_recorded_history_is_read_once_a_minute
+= servers/test_command_terminal.py::test_recorded_history_is_read_once_a_minute
 watch-reads-its-history-each-time: `presence watch` reads the recorded history once a minute.
 - if kind is not None and at - history_read >= HISTORY_INTERVAL:
 + if kind is not None:
@@ -1473,7 +1473,7 @@ key-that-is-no-text-is-an-outage: A key that is no text is wrong usage, and no o
 + if False:
 +         raise QueryError(f"--among is
 
-= servers/test_command_watch.py::test_hours_that_are_no_number_are_reported_at_a_terminal
+= servers/test_command_terminal.py::test_hours_that_are_no_number_are_reported_at_a_terminal
 hours-of-no-number: Hours that are no number end `presence watch` with a message.
 - self.seconds = hours * 3600
 + self.seconds = timedelta(hours=hours).total_seconds()
