@@ -812,7 +812,7 @@ terminal-is-silent: At a terminal, a command that has changed something prints w
 + if not is_terminal():
 +         line(text)
 
-= servers/test_command_wait.py
+= servers/test_command_events.py
 wait-ends-in-an-outage in cli/commands.py: `presence wait` goes on through an outage.
 - failure = error
 + raise error
