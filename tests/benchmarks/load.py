@@ -5,12 +5,11 @@ Prints how many were answered a second. The server must keep connections alive.
 
 import selectors
 import socket
-import subprocess
 import sys
 import time
 from itertools import cycle
 
-from .machine import AGENT
+from .machine import AGENT, Child
 
 CONNECTIONS = 16
 BROWSERS = 50  # different User-Agents: fewer than the guests that one address may bring
@@ -54,8 +53,8 @@ def answered(port: int, seconds: float, people: int) -> float:
 
 def requests_per_second(port: int, seconds: float, people: int) -> float:
     """What a process with this load prints."""
-    command = [sys.executable, "-m", __name__, str(port), str(seconds), str(people)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with Child(__name__, port, seconds, people) as child:
+        return float(child.says())
 
 
 if __name__ == "__main__":

@@ -193,38 +193,28 @@ def serve(django_folder: Path, tmp_path: Path, variables: dict[str, str]) -> Ser
     return serving
 
 
-class Local:
-    """A site in this process: whom the middleware took each request for, and what it answered."""
+class Local(Browser):
+    """Somebody at a site in this process, and whom the middleware took each request for."""
 
-    def __init__(self, site: Site, settings: Settings | None) -> None:
-        """Without settings, the app is left as it is."""
+    def __init__(self, site: Site, settings: Settings | None, stack: ExitStack) -> None:
+        """Without settings, the app is left as it is. `stack` closes what was opened."""
         self.last: dict[str, Any] = {}
         """The environ or scope of the last request."""
-        self._runner, self._wrapped = asyncio.Runner(), None
-        app = site.load()
+        runner, app = stack.enter_context(asyncio.Runner()), site.load()
         if settings is not None:
-            app = self._wrapped = site.wrap(app, settings=settings)
-        transport: httpx.BaseTransport
-        if site.is_asgi:
-            transport = AsgiTransport(self._noting(app), self._runner.run)
-        else:
-            transport = httpx.WSGITransport(self._noting(app))
-        client = httpx.Client(transport=transport, base_url="http://site.test")
-        self.browser = Browser(client, site)
+            app = site.wrap(app, settings=settings)
+            stack.callback(app.recorder.close)
+            if site.is_asgi:
+                stack.callback(lambda: runner.run(app.presence.aclose()))
 
-    def close(self) -> None:
-        if self._wrapped is not None:
-            self._wrapped.recorder.close()
-        if isinstance(self._wrapped, asgi.PresenceMiddleware):
-            self._runner.run(self._wrapped.presence.aclose())
-        self._runner.close()
-
-    def _noting(self, app: Any) -> Any:
         def noting(state: dict[str, Any], *rest: Any) -> Any:
             self.last = state
             return app(state, *rest)
 
-        return noting
+        transport = (
+            AsgiTransport(noting, runner.run) if site.is_asgi else httpx.WSGITransport(noting)
+        )
+        super().__init__(httpx.Client(transport=transport, base_url="http://site.test"), site)
 
     @property
     def identity(self) -> Identity | None:
@@ -236,19 +226,15 @@ Open = Callable[..., Local]
 
 
 @pytest.fixture
-def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
-    with ExitStack() as stack:
+def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack) -> Open:
+    """Opens a site in this process."""
 
-        def opened(site: Site, settings: Settings | None) -> Local:
-            for name, value in site.variables.items():
-                monkeypatch.setenv(name, value)
-            monkeypatch.setenv("SITE_FOLDER", str(tmp_path))
-            monkeypatch.setenv("SITE_BARE", "1")
-            here = Local(site, settings)
-            stack.callback(here.close)
-            return here
+    def opened(site: Site, settings: Settings | None) -> Local:
+        for name, value in {**site.variables, "SITE_FOLDER": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        return Local(site, settings, stack)
 
-        yield opened
+    return opened
 
 
 def offline(variables: Variables) -> Settings:
@@ -265,7 +251,7 @@ def browser(request: pytest.FixtureRequest, variables: dict[str, str]) -> Iterat
         return
     site = LOCAL[request.param]
     given = {**variables, **site.settings, "PRESENCE_FLUSH_INTERVAL": NEVER}
-    yield request.getfixturevalue("local")(site, Settings.from_env(given)).browser
+    yield request.getfixturevalue("local")(site, Settings.from_env(given))
 
 
 def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
@@ -333,8 +319,8 @@ def has_touched_session(state: dict[str, Any]) -> bool:
 def test_responses_are_the_same_as_those_of_the_unwrapped_site(name: str, local: Open) -> None:
     site = LOCAL[name]
     pages = ("/", "/me", "/nowhere")
-    bare = journey(local(site, None).browser, *pages)
-    wrapped = journey(local(site, offline(site.settings)).browser, *pages)
+    bare = journey(local(site, None), *pages)
+    wrapped = journey(local(site, offline(site.settings)), *pages)
     for one, other in zip(bare, wrapped, strict=True):
         assert shown(other) == shown(one), one.request.url
     said = [response.text for response in wrapped]
@@ -348,13 +334,13 @@ def test_reading_presence_during_a_request_touches_no_session_that_the_page_leav
     """A page that reads presence makes the middleware identify the user before the response."""
     site = LOCAL[name]
     bare = local(site, None)
-    bare.browser.log_in()
-    expected = headers_of(bare.browser.client.get("/")), has_touched_session(bare.last)
+    bare.log_in()
+    expected = headers_of(bare.client.get("/")), has_touched_session(bare.last)
     settings = Settings.from_env({**variables, **site.settings})
     wrapped = local(site, settings)
-    wrapped.browser.log_in()
+    wrapped.log_in()
     for path in ("/", "/online"):
-        response = wrapped.browser.client.get(path)
+        response = wrapped.client.get(path)
         assert response.is_success
         assert (headers_of(response), has_touched_session(wrapped.last)) == expected
 
@@ -429,8 +415,8 @@ FOUND = {"", "session:user"}
 @pytest.mark.parametrize("name", LOCAL)
 def test_the_default_chain_finds_users_without_any_variable(name: str, local: Open) -> None:
     here = local(LOCAL[name], offline({}))
-    here.browser.log_in()
-    response = here.browser.client.get("/me")
+    here.log_in()
+    response = here.client.get("/me")
     assert response.text == USER
     assert (here.identity == KNOWN) is (LOCAL[name].source in FOUND)
 
@@ -445,7 +431,7 @@ def test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins(
     """A site that changed the path or domain of its cookie gets both for a while."""
     site = LOCAL[name]
     here = local(site, offline(site.settings))
-    client = here.browser.client
+    client = here.client
     cookies = []
     for user in (USER, "43"):
         response = client.post(f"/login?user={user}")
