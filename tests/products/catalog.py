@@ -84,7 +84,9 @@ class Product:
         return client.get(self.private_page).is_success
 
     def log_out(self, client: httpx.Client) -> None:
-        """Log out, where the product has a way."""
+        """Log out, where the product has a way: by default, the path that the recipe names."""
+        client.post(self.settings["PRESENCE_LOGOUT"]).raise_for_status()
+        client.headers.pop("Authorization", None)
 
 
 class Kinto(Product):
@@ -270,9 +272,6 @@ class FastAPIUsers(Product):
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/cookie/login", data={"username": self.EMAIL, "password": password})
 
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/cookie/logout").raise_for_status()
-
 
 class FastAPIUsersBearer(FastAPIUsers):
     settings = {
@@ -285,10 +284,6 @@ class FastAPIUsersBearer(FastAPIUsers):
         response = client.post("/bearer/login", data={"username": self.EMAIL, "password": password})
         if response.is_success:
             client.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
-
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/bearer/logout").raise_for_status()
-        del client.headers["Authorization"]
 
 
 class Litestar(Product):
@@ -306,9 +301,6 @@ class Litestar(Product):
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/login", json={"name": "ada", "password": password})
-
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/logout").raise_for_status()
 
 
 class LitestarSession(Litestar):

@@ -1,7 +1,7 @@
 """Django with a WebSocket, behind the routers of Channels, which pass on copies of the scope.
 
 The socket answers each command: `me`, `login` and `logout` do what the pages of those names do.
-`presence_middleware.django.IdentifyWebSocketUser` is around it, unless SITE_BARE is set.
+`presence_middleware.django.IdentifyWebSocketUser` is around it.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from django.urls import path, re_path
 
 from presence_middleware.django import IdentifyWebSocketUser
 
-from . import answer, setting
+from . import answer
 from . import django_site as site
 
 
@@ -32,9 +32,7 @@ class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no t
 
 def asgi() -> Any:
     http = site.asgi()
-    sockets = URLRouter([path("socket", Socket.as_asgi())])
-    if not setting("BARE", ""):
-        sockets = IdentifyWebSocketUser(sockets)
+    sockets = IdentifyWebSocketUser(URLRouter([path("socket", Socket.as_asgi())]))
     return ProtocolTypeRouter(
         {
             "http": URLRouter([re_path("", http)]),

@@ -1,7 +1,6 @@
 """Django with its own users and sessions in SQLite; each page as a plain view and as a coroutine.
 
-`presence_middleware.django.PresenceMiddleware` is the last of its MIDDLEWARE, unless SITE_BARE is
-set. Every response says how many queries its process has made so far.
+`presence_middleware.django.PresenceMiddleware` is the last of its MIDDLEWARE.
 """
 
 from pathlib import Path
@@ -13,10 +12,8 @@ from django.contrib import auth
 from django.core.asgi import get_asgi_application
 from django.core.management import call_command
 from django.core.wsgi import get_wsgi_application
-from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
-from django.utils.deprecation import MiddlewareMixin
 
 from tests.support.login_sites import (
     View,
@@ -29,7 +26,6 @@ from tests.support.login_sites import (
 )
 
 USER, PASSWORD = 42, "only in this test"
-LINE = [] if setting("BARE", "") else ["presence_middleware.django.PresenceMiddleware"]
 
 settings.configure(
     SECRET_KEY=secret(),
@@ -49,34 +45,11 @@ settings.configure(
     },
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],  # quick
     MIDDLEWARE=[
-        f"{__name__}.CountQueries",
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
-        *LINE,
+        "presence_middleware.django.PresenceMiddleware",
     ],
 )
-queries: list[str] = []
-
-
-class CountQueries(MiddlewareMixin):  # type: ignore[misc]  # Django has no types
-    """Sends the number of queries of this process, from all requests, in a header."""
-
-    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        response["X-Queries"] = str(len(queries))
-        return response
-
-
-def _count(execute: Any, sql: str, *rest: Any) -> Any:
-    queries.append(sql)
-    return execute(sql, *rest)
-
-
-def _watch(connection: Any, **_: object) -> None:
-    if _count not in connection.execute_wrappers:
-        connection.execute_wrappers.append(_count)
-
-
-connection_created.connect(_watch)
 
 
 def me(request: HttpRequest) -> object:
