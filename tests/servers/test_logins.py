@@ -141,18 +141,17 @@ class Browser:
     def see(self, page: str) -> str:
         return self.client.get(self.site.views + page).raise_for_status().text
 
-    def log_in(self) -> httpx.Response:
-        response = self.client.post(f"{self.site.views}login?user={USER}")
-        assert response.is_success, response.text
-        if "fastapi" in self.site.app:
-            self.client.headers["Authorization"] = f"Bearer {response.text}"
-        return response
+    def post(self, page: str) -> str:
+        return self.client.post(self.site.views + page).raise_for_status().text
 
-    def log_out(self) -> httpx.Response:
-        response = self.client.post(f"{self.site.views}logout")
-        assert response.is_success, response.text
+    def log_in(self) -> None:
+        token = self.post(f"login?user={USER}")
+        if "fastapi" in self.site.app:
+            self.client.headers["Authorization"] = f"Bearer {token}"
+
+    def log_out(self) -> None:
+        self.post("logout")
         self.client.headers.pop("Authorization", None)
-        return response
 
     def ask(self) -> str:
         """Who is online, as the site says, which writes all that it knows before."""
