@@ -12,6 +12,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.contrib import auth
 from django.urls import path, re_path
 
+from presence_middleware.asgi import PresenceMiddleware
 from presence_middleware.django import IdentifyWebSocketUser
 
 from . import answer
@@ -33,9 +34,8 @@ class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no t
 def asgi() -> Any:
     http = site.asgi()
     sockets = IdentifyWebSocketUser(URLRouter([path("socket", Socket.as_asgi())]))
-    return ProtocolTypeRouter(
-        {
-            "http": URLRouter([re_path("", http)]),
-            "websocket": channels.auth.AuthMiddlewareStack(sockets),
-        }
-    )
+    routes = {
+        "http": URLRouter([re_path("", http)]),
+        "websocket": channels.auth.AuthMiddlewareStack(sockets),
+    }
+    return PresenceMiddleware(ProtocolTypeRouter(routes))
