@@ -7,18 +7,15 @@ and cuts it off; the server is counted by itself, before and after.
 import logging
 import math
 import os
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 from tests.support.proxy import HOST, Proxy
-from tests.support.servers import environment
 
 from .flush import CHUNK, Site, names
-from .machine import Gauge, Row, server
+from .machine import Child, Gauge, Row, end_step, server
 
 SECONDS, MEGABYTES, TIMES_MEMORY, NOTING = 10.0, 10.0, 1.4, 3.0
 """The goals. The first two are for 60,000 departures, and grow with their number."""
@@ -34,65 +31,28 @@ def rows_of_outage(departures: int) -> Iterator[Row]:
     for manner in ("logouts", "goodbyes"):
         with server() as url, Gauge(url) as gauge:
             proxy = Proxy((HOST, int(url.rpartition(":")[2].partition("/")[0])))
-            child = Child(f"redis://{HOST}:{proxy.port}/0", departures, manner)
-            assert child.says(120), "nobody is online"
-            before = child.memory("VmRSS")
-            proxy.refuse()
-            child.go_on()
-            assert child.says(120), "nobody has departed"
-            written: list[float] = []
-
-            def recover(child: Child = child, written: list[float] = written) -> None:
+            away = f"redis://{HOST}:{proxy.port}/0"
+            with Child(__name__, away, departures, manner) as child:
+                assert child.says(), "nobody is online"
+                before = child.memory("VmRSS")
+                proxy.refuse()
+                child.go_on()
+                assert child.says(), "nobody has departed"
+                proxy.listen()
                 began = time.monotonic()
                 child.go_on()
-                if child.says(LIMIT):
-                    written.append(time.monotonic() - began)
-
-            proxy.listen()
-            sent = gauge.bytes_of(recover) / 1e6
-            growth = child.memory("VmHWM") / before
-            child.process.kill()
-            child.process.wait()
+                received = gauge.bytes_of(partial(child.says, LIMIT))
+                took = time.monotonic() - began
+                growth = child.memory("VmHWM") / before
             proxy.refuse()
             left = departures - Site(url).presence.count(window=HERE)
-        share = departures / GOAL_FOR
-        is_done = bool(written) and left == departures
-        took = written[0] if is_done else math.inf
-        name = f"{departures:,} {manner} of an outage"
-        done = f"{left:,} written" + ("" if written else f", given up after {LIMIT:.0f} s")
+        share, sent = departures / GOAL_FOR, received / 1e6
+        if left < departures:
+            took = sent = math.inf
+        name, done = f"{departures:,} {manner} of an outage", f"{left:,} written"
         yield Row(f"{name}: written in", took, max(1.0, SECONDS * share), "s", done)
-        detail = f"{sent:.2f} MB for {left:,}"
-        yield Row(f"{name}: sent", sent if is_done else math.inf, MEGABYTES * share, "MB", detail)
+        yield Row(f"{name}: sent", sent, MEGABYTES * share, "MB", done)
         yield Row(f"{name}: memory", growth, TIMES_MEMORY, "times", f"of {before / 1e3:.0f} MB")
-
-
-class Child:
-    """A process whose users depart. It says when a step is done, and waits to go on."""
-
-    def __init__(self, url: str, departures: int, manner: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, url, str(departures), manner],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=environment(),
-        )
-
-    def says(self, seconds: float) -> bool:
-        """Return whether the child ends its step in time."""
-        assert self.process.stdout is not None
-        is_ready, _, _ = select.select([self.process.stdout], [], [], seconds)
-        return bool(is_ready) and self.process.stdout.readline() == b"done\n"
-
-    def go_on(self) -> None:
-        """Have the child begin its next step."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
-
-    def memory(self, name: str) -> float:
-        """Return kilobytes: `VmRSS` now, `VmHWM` at most."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return float(status.partition(f"{name}:")[2].split()[0])
 
 
 def depart(url: str, departures: int, manner: str) -> None:
@@ -100,20 +60,15 @@ def depart(url: str, departures: int, manner: str) -> None:
     site, users = Site(url, pulse_path="/pulse"), names(departures)
     leave = site.log_out if manner == "logouts" else site.say_goodbye
     site.fill(users)
-    _step()
+    end_step()
     for user in users:
         leave(user)
     site.recorder.flush()
-    _step()
+    end_step()
     while not site.recorder.flush():
         time.sleep(0.05)
-    _step()
+    end_step()
     os._exit(0)
-
-
-def _step() -> None:
-    print("done", flush=True)
-    sys.stdin.readline()
 
 
 def rows_of_noting(departures: int, rounds: int) -> Iterator[Row]:

@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any
 
 from presence_middleware import Settings, wsgi
+from tests.support.asking import Request
 
-from .machine import Gauge, Row, server
+from .machine import AGENT, Gauge, Row, server
 
 FLUSH = 5000
 CHUNK = 250  # ids a plain ZADD
 LOGOUTS = 20  # a flush
 READERS = 1000  # who navigate in a flush
+BROWSER = Request([("User-Agent", AGENT.encode())], mount="", query=b"").environ()
 EVERYTHING = {"rooms": "/t/{topic}/*", "events": "user", "pulse_path": "/pulse", "logout": "/out"}
 
 
@@ -29,12 +31,7 @@ class Site:
         self.settings = Settings.from_env(
             {},
             redis_url=url,
-            **{
-                "identity": "user=header:X-User:raw",
-                "logout": "/out",
-                "max_members": 10**8,
-                **given,
-            },
+            **{"identity": "user=header:X-User:raw", "logout": "/out", **given},
         )
         self._wrapper = wsgi.PresenceMiddleware(_app, settings=self.settings)
         self.recorder, self.presence = self._wrapper.recorder, self._wrapper.presence
@@ -42,17 +39,7 @@ class Site:
 
     def visit(self, user: str, path: str = "/", **more: str) -> None:
         """Send a request of a user."""
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "SCRIPT_NAME": "",
-            "PATH_INFO": path,
-            "QUERY_STRING": "",
-            "REMOTE_ADDR": "203.0.113.9",
-            "HTTP_HOST": "www.example.com",
-            "HTTP_USER_AGENT": "Mozilla/5.0 (X11) Firefox/140",
-            "HTTP_X_USER": user,
-            **more,
-        }
+        environ = {**BROWSER, "PATH_INFO": path, "HTTP_X_USER": user, **more}
         for _ in self._wrapper(environ, _start):
             pass
 

@@ -8,54 +8,38 @@ import logging
 import os
 import select
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
-
-from tests.support.servers import environment
 
 from .flush import EVERYTHING, Site
-from .machine import Row, server
+from .machine import Child, Row, server
 
 SETTLED = 35.0  # seconds after which a process is idle: 30 after the first clean-up comes another
 SECONDS = 60.0  # in which each thing that happens every minute happens once
-SETS: dict[str, dict[str, Any]] = {"by default": {}, "everything on": EVERYTHING}
-GOALS = {"by default": 12, "everything on": 15, "with a listener": 80}
-"""Commands a minute of a process."""
-TOGETHER, MANY, GOAL_OF_MANY = 40, 320, 25
-"""Processes without listeners that are measured, those of the goal, and its commands a second."""
+SITES: dict[str, tuple[int, float]] = {
+    "by default": (1, 12),
+    "everything on": (1, 15),
+    "with a listener": (1, 80),
+    "40 processes": (40, 25 * SECONDS * 40 / 320),
+}
+"""Processes, and the goal for the commands that they send in a minute.
+
+Of 320 processes without listeners, the goal is 25 commands a second together.
+"""
 
 
 def rows() -> Iterator[Row]:
-    """Return the commands a minute of one process, and those a second of `TOGETHER` processes."""
-    for name, (sent, number) in _count().items():
-        detail = f"{sent} in a minute; {number} with what scripts run"
-        if name in GOALS:
-            yield Row(f"idle, {name}", sent, GOALS[name], "a minute", detail)
-        else:
-            goal = GOAL_OF_MANY * TOGETHER / MANY
-            yield Row(f"idle, {name}", sent / SECONDS, goal, "a second", detail)
-
-
-def _count() -> dict[str, tuple[int, int]]:
-    """Return the commands that clients send, and all that servers run. Each site has its own."""
-    sites = {**dict.fromkeys(GOALS, 1), f"{TOGETHER} processes": TOGETHER}
+    """Return the commands a minute of each site. Each has a server of its own."""
     with ExitStack() as opened:
         monitors: dict[str, socket.socket] = {}
-        for name, processes in sites.items():
+        for name, (processes, _) in SITES.items():
             url = opened.enter_context(server())
-            command = [sys.executable, "-m", __name__, url, name, str(processes)]
-            child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-            )
-            opened.enter_context(child)  # its exit closes the child's input, and waits for its end
-            assert child.stdout is not None
+            child = opened.enter_context(Child(__name__, url, name, processes))
             for _ in range(processes):
-                child.stdout.readline()
+                assert child.says()
             address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
             monitors[name] = opened.enter_context(socket.create_connection(address))
         time.sleep(SETTLED)
@@ -68,12 +52,11 @@ def _count() -> dict[str, tuple[int, int]]:
             for name, monitor in monitors.items():
                 if monitor in ready:
                     received[name] += monitor.recv(1 << 20)
-        return {name: _commands(data) for name, data in received.items()}
-
-
-def _commands(monitored: bytes) -> tuple[int, int]:
-    lines = [line[:60] for line in monitored.split(b"\r\n")[1:] if line[:1] == b"+"]
-    return sum(b" lua] " not in line for line in lines), len(lines)
+    for name, (_, goal) in SITES.items():
+        lines = [line[:60] for line in received[name].split(b"\r\n")[1:] if line[:1] == b"+"]
+        sent = sum(b" lua] " not in line for line in lines)
+        detail = f"{len(lines)} with what scripts run"
+        yield Row(f"idle, {name}", sent, goal, "a minute", detail)
 
 
 def idle(url: str, name: str, processes: int) -> None:
@@ -81,7 +64,9 @@ def idle(url: str, name: str, processes: int) -> None:
     for _ in range(processes - 1):
         if not os.fork():
             break
-    site = Site(url, identity="user=auth, guest=visitor", **SETS.get(name, EVERYTHING))
+    site = Site(
+        url, identity="user=auth, guest=visitor", **({} if name == "by default" else EVERYTHING)
+    )
     site.recorder.background = True
     site.visit("ann", "/t/7/a", REMOTE_USER="ann")
     if name == "with a listener":

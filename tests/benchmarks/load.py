@@ -1,18 +1,18 @@
 """Requests of many people to a web server, from a process of its own, lighter than the server.
 
-Prints how many were answered a second. Connections are kept alive where the server does so.
+Prints how many were answered a second. The server must keep connections alive.
 """
 
 import selectors
 import socket
-import subprocess
 import sys
 import time
 from itertools import cycle
 
+from .machine import AGENT, Child
+
 CONNECTIONS = 16
 BROWSERS = 50  # different User-Agents: fewer than the guests that one address may bring
-AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 BODY = b"hello"
 
 
@@ -27,60 +27,35 @@ def request(person: int) -> bytes:
     ).encode()
 
 
-class Load:
-    """Some connections, each with one request at a time."""
-
-    def __init__(self, port: int, people: int) -> None:
-        self.answered = 0
-        self._address = ("127.0.0.1", port)
-        self._requests = cycle([request(person) for person in range(people)])
-        self._selector = selectors.EpollSelector()
-        self._read: dict[socket.socket, bytes] = {}
-        self._idle = [self._connect() for _ in range(CONNECTIONS)]
-
-    def run(self, seconds: float) -> float:
-        """Requests answered a second."""
-        began = time.perf_counter()
-        while (passed := time.perf_counter() - began) < seconds:
-            while self._idle:
-                self._send(self._idle.pop())
-            # It never sleeps: to wake it would be work of the server's process.
-            for key, _ in self._selector.select(0.0):
-                assert isinstance(key.fileobj, socket.socket)
-                self._receive(key.fileobj)
-        return self.answered / passed
-
-    def _connect(self) -> socket.socket:
-        connection = socket.create_connection(self._address)
-        self._selector.register(connection, selectors.EVENT_READ)
-        return connection
-
-    def _send(self, connection: socket.socket) -> None:
-        self._read[connection] = b""
-        connection.send(next(self._requests))
-
-    def _receive(self, connection: socket.socket) -> None:
-        data = connection.recv(65536)
-        answer = self._read[connection] = self._read.get(connection, b"") + data
-        if answer.endswith(BODY):
-            assert answer.startswith(b"HTTP/1.1 200"), answer
-            self.answered += 1
-        elif data:
-            return
-        if not data or b"onnection: close" in answer:
-            del self._read[connection]
-            self._selector.unregister(connection)
-            connection.close()
-            connection = self._connect()
-        self._idle.append(connection)
+def answered(port: int, seconds: float, people: int) -> float:
+    """Return the requests answered a second, over connections with one request at a time."""
+    requests = cycle([request(person) for person in range(people)])
+    selector, read, count = selectors.EpollSelector(), dict[socket.socket, bytes](), 0
+    for _ in range(CONNECTIONS):
+        connection = socket.create_connection(("127.0.0.1", port))
+        selector.register(connection, selectors.EVENT_READ, connection)
+        connection.send(next(requests))
+    began = time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds:
+        # It never sleeps: to wake it would be work of the server's process.
+        for key, _ in selector.select(0.0):
+            data = key.data.recv(65536)
+            assert data, "the server closed a connection"
+            answer = read.pop(key.data, b"") + data
+            if answer.endswith(BODY):
+                assert answer.startswith(b"HTTP/1.1 200"), answer
+                count += 1
+                key.data.send(next(requests))
+            else:
+                read[key.data] = answer
+    return count / passed
 
 
 def requests_per_second(port: int, seconds: float, people: int) -> float:
     """What a process with this load prints."""
-    command = [sys.executable, "-m", __name__, str(port), str(seconds), str(people)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with Child(__name__, port, seconds, people) as child:
+        return float(child.says())
 
 
 if __name__ == "__main__":
-    port, seconds, people = sys.argv[1:]
-    print(Load(int(port), int(people)).run(float(seconds)))
+    print(answered(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

@@ -1,5 +1,8 @@
-"""A Redis or Valkey server of a benchmark's own, what it and processes take, and how it is told."""
+"""A Valkey server and processes of a benchmark's own, what they take, and how that is told."""
 
+import select
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +14,9 @@ import redis
 
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server
-from tests.support.servers import free_port
+from tests.support.servers import environment, free_port
+
+AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 
 
 class Row(NamedTuple):
@@ -71,6 +76,48 @@ class Gauge:
 
     def _received(self) -> int:
         return int(self.client.info("stats")["total_net_input_bytes"])
+
+
+class Child:
+    """A process that runs a module and says when a step of it is done. It ends with the block."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment(),
+        )
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def says(self, seconds: float = 120.0) -> str:
+        """Return the line with which a step ends; empty if it does not end in time."""
+        assert self.process.stdout is not None
+        is_ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        return self.process.stdout.readline().decode().strip() if is_ready else ""
+
+    def go_on(self) -> None:
+        """Have the child begin its next step."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+
+    def memory(self, name: str) -> float:
+        """Return kilobytes: `VmRSS` now, `VmHWM` at most."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return float(status.partition(f"{name}:")[2].split()[0])
+
+
+def end_step(line: object = "done") -> None:
+    """In the child: say that a step is done, and wait to go on."""
+    print(line, flush=True)
+    sys.stdin.readline()
 
 
 @contextmanager

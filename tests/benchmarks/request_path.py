@@ -16,14 +16,14 @@ from threading import Lock
 from typing import Any
 
 from presence_middleware import Settings, asgi, wsgi
+from tests.support.asking import Request
 
-from .machine import Row, server
+from .machine import AGENT, Row, server
 
 PEOPLE = 500
 BROWSERS = 50  # different User-Agents
 REQUESTS = 500  # a round
 WARM_UP = 4  # rounds
-AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 SITES: dict[str, dict[str, Any]] = {
     "header, raw": {"identity": "user=header:X-User:raw"},
     "cookie, hashed": {"identity": "user=cookie:sid"},
@@ -38,37 +38,22 @@ BLOCK = 1000
 """Requests, more than a process looks at closely for mistakes in its set-up."""
 
 
-def environs() -> list[dict[str, Any]]:
-    """WSGI requests of some people."""
+def requests() -> list[Request]:
+    """Requests of some people, in no protocol yet."""
     return [
-        {
-            "REQUEST_METHOD": "GET",
-            "SCRIPT_NAME": "",
-            "PATH_INFO": "/",
-            "REMOTE_ADDR": f"10.0.{i // 250}.{i % 250}",
-            "HTTP_HOST": "www.example.com",
-            "HTTP_X_FORWARDED_FOR": f"198.51.{i // 250}.{i % 250}",
-            "HTTP_X_USER": f"user{i}",
-            "HTTP_USER_AGENT": f"{AGENT}/{i % BROWSERS}",
-            "HTTP_COOKIE": f"theme=dark; sid=0123456789abcdef{i}; csrf=fedcba9876543210",
-        }
+        Request(
+            [
+                ("Host", b"www.example.com"),
+                ("X-Forwarded-For", f"198.51.{i // 250}.{i % 250}".encode()),
+                ("X-User", f"user{i}".encode()),
+                ("User-Agent", f"{AGENT}/{i % BROWSERS}".encode()),
+                ("Cookie", f"theme=dark; sid=0123456789abcdef{i}; csrf=fedcba9876543210".encode()),
+            ],
+            peer=f"10.0.{i // 250}.{i % 250}",
+            path="/",
+            mount="",
+        )
         for i in range(PEOPLE)
-    ]
-
-
-def scopes() -> list[dict[str, Any]]:
-    """The same requests as ASGI has them."""
-    headers = ("Host", "X-User", "User-Agent", "Cookie", "X-Forwarded-For")
-    names = {name.lower().encode(): f"HTTP_{name.upper().replace('-', '_')}" for name in headers}
-    return [
-        {
-            "type": "http",
-            "method": "GET",
-            "path": "/",
-            "client": (environ["REMOTE_ADDR"], 40000),
-            "headers": [(name, environ[key].encode()) for name, key in names.items()],
-        }
-        for environ in environs()
     ]
 
 
@@ -161,11 +146,12 @@ def rows(rounds: int) -> Iterator[Row]:
             given = settings(url, **site)
             subjects["WSGI", name] = wsgi.PresenceMiddleware(wsgi_app, settings=given)
             subjects["ASGI", name] = asgi.PresenceMiddleware(asgi_app, settings=given)
-        requests = {"WSGI": environs(), "ASGI": scopes()}
+        sent = {"WSGI": [each.environ() for each in requests()]}
+        sent["ASGI"] = [dict(each.scope()) for each in requests()]
         for _ in range(rounds + WARM_UP):
             for (protocol, name), app in subjects.items():
                 time_it = time_wsgi if protocol == "WSGI" else time_asgi
-                taken.setdefault((protocol, name), []).append(time_it(app, requests[protocol]))
+                taken.setdefault((protocol, name), []).append(time_it(app, sent[protocol]))
         for name in SITES:
             subjects["WSGI", name].recorder.close()
     least = {key: min(times[WARM_UP:]) for key, times in taken.items()}
@@ -205,10 +191,10 @@ def time_start(url: str) -> tuple[float, float]:
     app = wsgi.PresenceMiddleware(
         wsgi_app, settings=settings(url, identity="user=header:X-Member, guest=visitor")
     )
-    requests = environs()[:BROWSERS]
-    time_wsgi(app, requests, BROWSERS)  # imports, threads, browsers that are looked up once
+    sent = [each.environ() for each in requests()[:BROWSERS]]
+    time_wsgi(app, sent, BROWSERS)  # imports, threads, browsers that are looked up once
     app.recorder.hints.look_at = app.recorder.usual_until = -math.inf  # nothing was looked for yet
-    first = time_wsgi(app, requests, BLOCK)
-    later = min(time_wsgi(app, requests, BLOCK) for _ in range(10))
+    first = time_wsgi(app, sent, BLOCK)
+    later = min(time_wsgi(app, sent, BLOCK) for _ in range(10))
     app.recorder.close()
     return first, later

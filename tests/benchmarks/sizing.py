@@ -8,7 +8,6 @@ All is written by the package's own plans, 250 people a command, as a busy proce
 
 import argparse
 import time
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from presence_middleware.connections.url import RedisURL
 from presence_middleware.people import People, Room
 from presence_middleware.stores import STORES, Seen, SortedSet, Store, Write
 from presence_middleware.stores.plan import to_microseconds
+from tests.support.memory import traced
 
 from .machine import Gauge, server
 
@@ -73,12 +73,12 @@ def measure(name: str, store: Store, people: int) -> None:
 
 def process_memory() -> None:
     """Print what a process remembers of a person: the difference that 100,000 make."""
-    tracemalloc.start()
     people = People(200_000, WINDOW)
-    before = tracemalloc.get_traced_memory()[0]
-    for number in range(100_000):
-        people.note(("user", f"user-{number:017d}"), float(number), float(number), room=Room(1, 1))
-    taken = tracemalloc.get_traced_memory()[0] - before
+    with traced() as held:
+        for number in range(100_000):
+            at = float(number)
+            people.note(("user", f"user-{number:017d}"), at, at, room=Room(1, 1))
+        taken = held()
     print(f"a process remembers a person in {taken / 100_000:.0f} B")
 
 

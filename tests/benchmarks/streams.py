@@ -1,23 +1,18 @@
 """How long other pages wait while many streams of events receive a crowd.
 
-    python -m tests.benchmarks.streams [--streams 100] [--joins 10000] [--rounds 3]
-
 One uvicorn worker serves the streams, half of them of the board and half of an app's own. The
-event loop of the worker notes how late it is.
+event loop of the worker notes how late it is. A child reads all streams.
 """
 
-import argparse
 import asyncio
-import multiprocessing
 import select
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -31,12 +26,19 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.sse import HEADERS, server_sent_events
 from tests.support.servers import WebServer, uvicorn
 
-from .machine import server
+from .machine import Child, end_step
 
 TOKEN = "the-token-of-the-board"
 PATHS = ("/presence/events?kind=user", "/own")
 EVENT = b'"online":true'
 LATE = 0.001  # seconds that the loop of the worker sleeps at a time
+SETTINGS = {
+    "PRESENCE_IDENTITY": "user=header:x-user",
+    "PRESENCE_EVENTS": "user",
+    "PRESENCE_BOARD_PATH": "/presence",
+    "PRESENCE_BOARD_TOKEN": TOKEN,
+    "PRESENCE_EXCLUDE": "+/late,+/own",
+}
 
 
 class Lateness:
@@ -61,7 +63,7 @@ def application() -> Starlette:
     async def page(request: Request) -> JSONResponse:
         if not tasks:
             tasks.append(asyncio.create_task(lateness.watch()))
-        answer = {"late": lateness.worst, "worked": lateness.worked}
+        answer = [lateness.worst, lateness.worked]
         lateness.worst = lateness.worked = 0.0
         return JSONResponse(answer)
 
@@ -69,13 +71,8 @@ def application() -> Starlette:
         events = AsyncPresence.from_env().events()
         return StreamingResponse(server_sent_events(events), headers=HEADERS)
 
-    async def hello(request: Request) -> JSONResponse:
-        return JSONResponse({"hello": "world"})
-
-    return Starlette(
-        routes=[Route("/", hello), Route("/late", page), Route("/own", own)],
-        middleware=[Middleware(PresenceMiddleware)],
-    )
+    routes = [Route("/late", page), Route("/own", own)]
+    return Starlette(routes=routes, middleware=[Middleware(PresenceMiddleware)])
 
 
 def ask(port: int, path: str) -> socket.socket:
@@ -86,14 +83,14 @@ def ask(port: int, path: str) -> socket.socket:
     return connection
 
 
-def read(port: int, streams: int, joins: int, reports: Connection) -> None:
-    """Read streams; report for each round when the last had everything."""
+def read(port: int, streams: int, joins: int) -> None:
+    """Read streams; print for each round when the last had everything."""
     connections = [ask(port, PATHS[number % len(PATHS)]) for number in range(streams)]
     for connection in connections:
         connection.recv(1 << 16)
     counted = dict.fromkeys(connections, 0)
     tails = dict.fromkeys(connections, b"")
-    reports.send(0.0)
+    end_step()
     while True:
         for connection in select.select(connections, [], [])[0]:
             received = connection.recv(1 << 20)
@@ -103,7 +100,7 @@ def read(port: int, streams: int, joins: int, reports: Connection) -> None:
             counted[connection] += data.count(EVENT)
             tails[connection] = data[1 - len(EVENT) :]
         if min(counted.values()) >= joins:
-            reports.send(time.monotonic())
+            end_step(time.monotonic())
             counted = {connection: count - joins for connection, count in counted.items()}
 
 
@@ -118,58 +115,29 @@ class Crowd(NamedTuple):
     """For how long the worker worked without a turn for others, at worst."""
 
 
-def receive_crowds(streams: int, joins: int, rounds: int) -> Iterator[Crowd]:
+def receive_crowds(
+    url: str, folder: Path, streams: int, joins: int, rounds: int
+) -> Iterator[Crowd]:
     """Let `joins` users come at once, in each round, while `streams` are open."""
     with ExitStack() as opened:
-        url = opened.enter_context(server())
-        folder = Path(opened.enter_context(TemporaryDirectory()))
-        variables: dict[str, Any] = {
-            "redis_url": url,
-            "identity": "user=header:x-user",
-            "events": "user",
-            "board_path": "/presence",
-            "board_token": TOKEN,
-            "exclude": "+/,+/late,+/own",
-        }
-        environ = {f"PRESENCE_{name.upper()}": value for name, value in variables.items()}
-        command = uvicorn("tests.benchmarks.streams:application", 1, "--factory", "--no-access-log")
+        environ = {**SETTINGS, "PRESENCE_REDIS_URL": url}
+        command = uvicorn(f"{__name__}:application", 1, "--factory", "--no-access-log")
         site = opened.enter_context(WebServer(command, folder, folder / "log", **environ))
-        recorder = Recorder(Settings.from_env({}, **variables))
+        recorder = Recorder(Settings.from_env(environ))
         opened.callback(recorder.close)
-        readers, reading = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(
-            target=read, args=(site.port, streams, joins, reading), daemon=True
-        )
-        process.start()
-        opened.callback(process.join)
-        opened.callback(process.kill)
-        readers.recv()
+        reader = opened.enter_context(Child(__name__, site.port, streams, joins))
+        client = opened.enter_context(site.client("curl"))
+        assert reader.says()
         for round in range(rounds):
+            reader.go_on()
             time.sleep(2)
-            late(site)
+            client.get("/late")  # from now on
             for number in range(joins):
                 recorder.record(("user", f"{round}-user-{number}"), recorder.stamp())
             recorder.flush()
             written = time.monotonic()
-            yield Crowd(readers.recv() - written, *late(site))
-
-
-def late(site: WebServer) -> tuple[float, float]:
-    """Return how late the loop was since the last call, and how much of that it worked."""
-    with site.client("curl") as client:
-        answer = client.get("/late").json()
-    return answer["late"], answer["worked"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=100)
-    parser.add_argument("--joins", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    for crowd in receive_crowds(given.streams, given.joins, given.rounds):
-        print(crowd, flush=True)
+            yield Crowd(float(reader.says()) - written, *client.get("/late").json())
 
 
 if __name__ == "__main__":
-    main()
+    read(*map(int, sys.argv[1:]))

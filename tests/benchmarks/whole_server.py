@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import flask
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
 from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
 
 from .load import requests_per_second
@@ -21,26 +27,34 @@ WARM_UP = 0.6  # seconds: more than the first thousand requests
 
 
 def starlette(app: str) -> Command:
-    options = ("--factory", "--loop=uvloop", "--no-access-log", "--log-level=warning")
-    return uvicorn(f"tests.benchmarks.sites:starlette_{app}", 1, *options)
+    return uvicorn(app, 1, "--loop=uvloop", "--no-access-log", "--log-level=warning")
 
 
-def flask(app: str) -> Command:
-    options = ("--worker-class=gthread", "--threads=4")
-    return gunicorn(f"tests.benchmarks.sites:flask_{app}()", 1, *options)
+def gthread(app: str) -> Command:
+    return gunicorn(app, 1, "--worker-class=gthread", "--threads=4")
 
 
 STACKS = {
-    "uvicorn + Starlette": (starlette, 0.85),
-    "gunicorn gthread + Flask": (flask, 0.96),
+    "uvicorn + Starlette": (starlette, "starlette_site", "asgi", 0.85),
+    "gunicorn gthread + Flask": (gthread, "flask_site", "wsgi", 0.96),
 }
-"""The command for an app, and the goal for bare/wrapped."""
+"""The command for an app, the site, its protocol, and the goal for bare/wrapped."""
 OFF_GOAL = 0.97
-SITES: dict[str, tuple[str, dict[str, str]]] = {
-    "bare": ("bare", {}),
-    "wrapped": ("wrapped", {}),
-    "off": ("wrapped", {"PRESENCE_ENABLED": "0"}),
+SITES: dict[str, dict[str, str]] = {
+    "bare": {},
+    "wrapped": {},
+    "switched off": {"PRESENCE_ENABLED": "0"},
 }
+
+flask_site = flask.Flask(__name__)
+flask_site.add_url_rule("/", view_func=lambda: "hello")
+
+
+async def hello(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+starlette_site = Starlette(routes=[Route("/", hello)])
 
 
 def measure(site: WebServer, seconds: float) -> float:
@@ -52,28 +66,24 @@ def measure(site: WebServer, seconds: float) -> float:
 
 def rows(rounds: int, seconds: float) -> Iterator[Row]:
     """Return bare/wrapped and bare/off for each stack."""
-    for stack, (command, goal) in STACKS.items():
+    for name, (command, app, protocol, goal) in STACKS.items():
+        bare, wrapped = f"{__name__}:{app}", f"presence_middleware.{protocol}_app:application"
         with ExitStack() as opened:
             url = opened.enter_context(server())
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
             sites = {}
-            for name, (app, variables) in SITES.items():
-                given = {"PRESENCE_REDIS_URL": url, **variables}
-                site = WebServer(command(app), ROOT, folder / name, **given)
-                sites[name] = opened.enter_context(site)
-                site.client("curl").get("/")  # gunicorn listens before its worker is there
-                measure(site, WARM_UP)
+            for site, variables in SITES.items():
+                serve = command(bare if site == "bare" else wrapped)
+                given = {"PRESENCE_REDIS_URL": url, "PRESENCE_APP": bare, **variables}
+                sites[site] = opened.enter_context(WebServer(serve, ROOT, folder / site, **given))
+                sites[site].client("curl").get("/")  # gunicorn listens before its worker is there
+                measure(sites[site], WARM_UP)
             taken = [
-                {name: measure(site, seconds) for name, site in sites.items()}
+                {site: measure(server, seconds) for site, server in sites.items()}
                 for _ in range(rounds)
             ]
-        least = {name: min(each[name] for each in taken) for name in sites}
-        for name, aim in (("wrapped", goal), ("off", OFF_GOAL)):
-            yield Row(
-                f"{stack}: bare/{'wrapped' if name == 'wrapped' else 'switched off'}",
-                least["bare"] / least[name],
-                aim,
-                "",
-                f"{least['bare'] * 1e6:.1f} and {least[name] * 1e6:.1f} µs a request",
-                at_least=True,
-            )
+        least = {site: min(each[site] for each in taken) for site in SITES}
+        for site, aim in (("wrapped", goal), ("switched off", OFF_GOAL)):
+            detail = f"{least['bare'] * 1e6:.1f} and {least[site] * 1e6:.1f} µs a request"
+            ratio = least["bare"] / least[site]
+            yield Row(f"{name}: bare/{site}", ratio, aim, "", detail, at_least=True)

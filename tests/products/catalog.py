@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import httpx
 
-from tests.support.servers import environment
+from tests.support.servers import environment, gunicorn, uvicorn
 
 SECRET = "what this site signs with and nobody else"
 PASSWORD, WRONG_PASSWORD = "correct horse battery", "wrong horse battery"
@@ -32,14 +32,6 @@ def form(client: httpx.Client, path: str, /, **fields: str) -> httpx.Response:
     response = client.post(path, data=fields, headers={"Referer": str(page.url)})
     assert not response.is_server_error, response.text
     return response
-
-
-def gunicorn(port: int, app: str = WSGI) -> Sequence[str]:
-    return ["gunicorn", app, f"--bind=127.0.0.1:{port}", "--workers=1", "--threads=4"]
-
-
-def uvicorn(port: int, app: str = ASGI) -> Sequence[str]:
-    return ["uvicorn", app, f"--port={port}"]
 
 
 class Product:
@@ -72,7 +64,8 @@ class Product:
 
     def command(self, port: int) -> Sequence[str]:
         """Return the module that Python runs, and its arguments."""
-        return uvicorn(port) if self.server.startswith("uvicorn") else gunicorn(port)
+        is_asgi = self.server.startswith("uvicorn")
+        return (uvicorn(ASGI) if is_asgi else gunicorn(WSGI, 1, "--threads=4"))(port)
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the product's variables in its folder."""
@@ -91,7 +84,9 @@ class Product:
         return client.get(self.private_page).is_success
 
     def log_out(self, client: httpx.Client) -> None:
-        """Log out, where the product has a way."""
+        """Log out, where the product has a way: by default, the path that the recipe names."""
+        client.post(self.settings["PRESENCE_LOGOUT"]).raise_for_status()
+        client.headers.pop("Authorization", None)
 
 
 class Kinto(Product):
@@ -277,9 +272,6 @@ class FastAPIUsers(Product):
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/cookie/login", data={"username": self.EMAIL, "password": password})
 
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/cookie/logout").raise_for_status()
-
 
 class FastAPIUsersBearer(FastAPIUsers):
     settings = {
@@ -292,10 +284,6 @@ class FastAPIUsersBearer(FastAPIUsers):
         response = client.post("/bearer/login", data={"username": self.EMAIL, "password": password})
         if response.is_success:
             client.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
-
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/bearer/logout").raise_for_status()
-        del client.headers["Authorization"]
 
 
 class Litestar(Product):
@@ -313,9 +301,6 @@ class Litestar(Product):
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/login", json={"name": "ada", "password": password})
-
-    def log_out(self, client: httpx.Client) -> None:
-        client.post("/logout").raise_for_status()
 
 
 class LitestarSession(Litestar):
@@ -344,7 +329,7 @@ class DjangoAdmin(Product):
         subprocess.run([python, "-c", code], cwd=folder, env=env, check=True, timeout=240)
 
     def command(self, port: int) -> Sequence[str]:
-        return gunicorn(port, f"{self.site}:application")
+        return gunicorn(f"{self.site}:application", 1, "--threads=4")(port)
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         area = self.private_page

@@ -11,7 +11,7 @@ import pytest
 
 from presence_middleware import Presence
 from presence_middleware.identity.ids import Hasher
-from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Marimo, Product
+from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Product
 from tests.support.backends import wait_until
 from tests.support.products import python_of
 from tests.support.servers import WebServer
@@ -54,7 +54,7 @@ class Visitors:
         return [seen.id for seen in self._presence.online("user")]
 
 
-Serve = Callable[..., AbstractContextManager[Visitors]]
+Serve = Callable[[Product], AbstractContextManager[Visitors]]
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def serve(tmp_path: Path, variables: dict[str, str], presence: Presence) -> Serv
     """Starts a product; at the end its server must have complained of nothing."""
 
     @contextmanager
-    def serving(product: Product, **settings: str) -> Iterator[Visitors]:
+    def serving(product: Product) -> Iterator[Visitors]:
         requirements = tuple(filter(None, [*product.requirements, product.server]))
         python = python_of(product.name, requirements, product.extras)
         folder = tmp_path / "product"
         folder.mkdir()
         product.prepare(folder, python)
         recorded = {"PRESENCE_FLUSH_INTERVAL": "0.1s", "PRESENCE_SECRET": SECRET, **variables}
-        told = {**recorded, **product.settings, **product.environment(folder), **settings}
+        told = {**recorded, **product.settings, **product.environment(folder)}
         log = tmp_path / "log"
         with WebServer(product.command, folder, log, python=python, **told) as server:
             yield Visitors(product, server, presence)
@@ -114,35 +114,3 @@ def test_a_refused_login_brings_no_user_online(product: Product, serve: Serve) -
         for page in product.public_pages:
             visitors.see(stranger, page)
         assert visitors.users() == []
-
-
-ADDRESSES = 60
-SHARED = "addresses have the same id of kind user"
-BEHIND_PROXY = {"SITE_TOKEN": "", "PRESENCE_TRUSTED_PROXIES": "1"}
-
-
-def _open_notebooks(visitors: Visitors) -> None:
-    with visitors.open() as client:
-        for n in range(ADDRESSES):
-            client.get("/", headers={"X-Forwarded-For": f"192.0.2.{n}"}).raise_for_status()
-
-
-def test_a_single_notice_reports_that_an_open_notebook_has_one_user_for_all_visitors(
-    serve: Serve, presence: Presence
-) -> None:
-    with serve(Marimo(), **BEHIND_PROXY) as visitors:
-        _open_notebooks(visitors)
-        wait_until(lambda: SHARED in visitors.server.output, WRITTEN_SECONDS)
-        assert [seen.id for seen in presence.online("user")] == ["user"]
-        visitors.server.stop()
-        assert visitors.server.output.count(SHARED) == 1
-
-
-def test_visitors_of_an_open_notebook_count_apart_by_address_and_browser(
-    serve: Serve, presence: Presence
-) -> None:
-    with serve(Marimo(), **BEHIND_PROXY, PRESENCE_IDENTITY="user=visitor") as visitors:
-        _open_notebooks(visitors)
-        visitors.server.stop()
-        assert presence.count("user") == ADDRESSES
-        assert SHARED not in visitors.server.output

@@ -2,7 +2,7 @@
 
 At the end every stream has told the true list, pages did not wait for Redis, and no process has
 grown. The variables SOAK_SECONDS and SOAK_RATE make it shorter or slower. What readers with a name
-receive while they are killed is in tests/servers/test_named_readers.py.
+receive when their process vanishes is in tests/contract/test_named_events.py.
 """
 
 import asyncio

@@ -1,20 +1,25 @@
-"""`presence events`: a line for each event, in a real process with a pipe."""
+"""`presence events` prints a line for each event, and `presence wait` ends when few are online."""
 
 import json
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 import redis
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.cli.commands import presence as command
 from tests.servers.test_command_answers import SHOWN, WILD, Script
 from tests.support.backends import Server, wait_until
+from tests.support.faults import Place
 from tests.support.terminal import piped
 
 SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
@@ -180,13 +185,13 @@ def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server)
 
 
 def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
-    with piped("events", **site) as command:
-        assert command.stdout
-        assert command.stderr
-        command.stdout.close()
-        visit_until(Presence(Settings.from_env(site)), lambda: command.poll() is not None)
-        assert command.returncode == 0
-        assert command.stderr.read() == ""
+    with piped("events", **site) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        visit_until(Presence(Settings.from_env(site)), lambda: process.poll() is not None)
+        assert process.returncode == 0
+        assert process.stderr.read() == ""
 
 
 def test_a_named_command_that_ends_lets_another_go_on_at_once(
@@ -206,3 +211,71 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
     with Events(site, "--name", "mailer") as events:
         events.has("\tbob")
         assert len(events.lines) == 1
+
+
+# `presence wait`
+
+
+@pytest.fixture
+def presence(variables: dict[str, str]) -> Presence:
+    reader = Presence(Settings.from_env(variables))
+    reader.touch("ann")
+    reader.touch("bob")
+    return reader
+
+
+def calls(admin: Any, command: str) -> int:
+    return int(admin.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_wait_ends_when_somebody_leaves(
+    presence: Presence, variables: dict[str, str], client: "redis.Redis"
+) -> None:
+    with piped("wait", "--below", "2", "--timeout", "40s", **variables) as waiting:
+        before = calls(client, "zcount")
+        wait_until(lambda: calls(client, "zcount") > before)
+        began = time.monotonic()
+        presence.leave("ann")
+        assert waiting.wait(20) == 0
+        assert time.monotonic() - began < 4.5
+
+
+def test_the_statuses_of_wait_tell_too_many_from_no_answer(
+    presence: Presence, variables: dict[str, str]
+) -> None:
+    script = Script(variables)
+    assert script("wait", "--below", "3").exit_code == 0
+    assert script("wait", "--timeout", "0.3s").exit_code == 1
+    assert script("wait", PRESENCE_REDIS_URL="redis://127.0.0.1:1").exit_code == 3
+    assert script("wait", "--timeout", "soon").exit_code == 2
+
+
+def test_wait_goes_on_through_an_outage(
+    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int | None] = []
+    count = Presence.count
+
+    def counting(reader: Presence, *arguments: Any, **named: Any) -> int:
+        try:
+            counted.append(count(reader, *arguments, **named))
+        except PresenceUnavailable:
+            counted.append(None)
+            raise
+        return counted[-1] or 0
+
+    monkeypatch.setattr(Presence, "count", counting)
+    monkeypatch.setattr("presence_middleware.cli.commands.ASK_EVERY", 0.01)
+    for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():
+        monkeypatch.setenv(f"PRESENCE_{name}", value)
+    reader = Presence(Settings.from_env(redis_url=place.server.url))
+    reader.touch("ann")
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(command.main, ["wait"], standalone_mode=False)
+        wait_until(lambda: 1 in counted)
+        place.proxy.refuse()
+        wait_until(lambda: None in counted)
+        reader.leave("ann")
+        place.proxy.listen()
+        assert waiting.result(30) is None
+    assert counted[-1] == 0

@@ -1,11 +1,9 @@
 """`presence demo`: a real server with two workers, with and without its simulated crowd."""
 
-import os
 import re
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -132,24 +130,6 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
     # The same embedded server, and within the window of the crowd.
     with Demo(tmp_path) as demo:
         assert "1 guest online\n0 bots online\n1 person on this page\n" in demo.get("Lynx")
-
-
-def last_sighting_of_a_guest(demo: Demo) -> float:
-    now = time.time()
-    return max((now - guest["seconds"] for guest in demo.state()["online"]["guest"]), default=0.0)
-
-
-@pytest.mark.slow
-def test_another_worker_goes_on_with_the_crowd_if_its_worker_dies(tmp_path: Path) -> None:
-    with Demo(tmp_path, crowd=30) as demo:
-        wait_until(lambda: last_sighting_of_a_guest(demo) > 0)
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(demo.process.pid)], capture_output=True, text=True
-        ).stdout
-        for worker in map(int, listed.split()):  # one of them has the crowd
-            os.kill(worker, signal.SIGKILL)
-            later = time.time() + 2
-            wait_until(lambda: last_sighting_of_a_guest(demo) > later, 60)  # noqa: B023
 
 
 def test_each_page_answers_with_redis_away(tmp_path: Path) -> None:

@@ -46,22 +46,19 @@ def keys(valkey: Server) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def run(variables: dict[str, str], tmp_path: Path) -> Iterator[Run]:
+def run(variables: dict[str, str], tmp_path: Path, stack: ExitStack) -> Run:
     """Starts an example; at the end it must stop when told to, and have complained of nothing."""
-    with ExitStack() as stack:
-        servers: list[WebServer] = []
 
-        def start(command: Command, **settings: str) -> WebServer:
-            server = WebServer(
-                command, EXAMPLES, tmp_path / f"log{len(servers)}", **variables | settings
-            )
-            servers.append(stack.enter_context(server))
-            return servers[-1]
+    def end(server: WebServer) -> None:
+        assert server.stop() in ENDED
+        assert "Traceback" not in server.output
 
-        yield start
-        for server in servers:
-            assert server.stop() in ENDED
-            assert "Traceback" not in server.output
+    def start(command: Command, **settings: str) -> WebServer:
+        server = WebServer(command, EXAMPLES, tmp_path / "log", **variables | settings)
+        stack.callback(end, stack.enter_context(server))
+        return server
+
+    return start
 
 
 def read_text(browser: httpx.Client, path: str) -> str:
@@ -164,9 +161,12 @@ def test_an_example_works_without_numbers_while_redis_is_away(run: Run, name: st
             assert json.loads(socket.recv(10)) == []
 
 
+def webpy(port: int) -> list[str]:
+    return ["webpy_classic", f"127.0.0.1:{port}"]
+
+
 def test_the_classic_example_works_while_redis_is_away(run: Run) -> None:
-    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC, **AWAY)
-    with site.client("Firefox/1") as browser:
+    with run(webpy, **CLASSIC, **AWAY).client("Firefox/1") as browser:
         assert read_text(browser, "/") == "User:\tFirefox/1"
         assert read_text(browser, "/online") == ""
 
@@ -176,7 +176,7 @@ def test_the_classic_example_lists_all_users_of_the_window_and_no_earlier_ones(
 ) -> None:
     settings = Settings.from_env({**variables, **CLASSIC})
     Presence(settings, clock=lambda: float(keys.time()[0]) - 3600).touch("Ghost/1")
-    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC)
+    site = run(webpy, **CLASSIC)
     agents = ["Firefox/1", "Opera/2 (X11; Linux)", "Safari/3"]
     for agent in agents:
         with site.client(agent) as browser:

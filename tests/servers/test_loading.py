@@ -2,11 +2,11 @@
 
 import operator
 import pkgutil
-import subprocess
 import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,7 @@ from starlette.endpoints import HTTPEndpoint
 
 from presence_middleware import Settings, SettingsError, asgi, paste, wsgi
 from presence_middleware.loading import check_app, load_app
-from tests.support.servers import (
-    ROOT,
-    environment,
-    free_port,
-    gunicorn,
-    started_by,
-    uvicorn,
-    waitress,
-)
+from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn, waitress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
@@ -68,11 +60,6 @@ def site(tmp_path: Path) -> Path:
 
 
 WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
-SERVERS = {
-    "gunicorn": gunicorn(WSGI),
-    "uvicorn": uvicorn(ASGI),
-    "waitress": waitress(WSGI),
-}
 BROKEN_LINES = [
     '/our/broken.py", line 3',
     "os.no_such_thing  # the site's own line",
@@ -80,20 +67,17 @@ BROKEN_LINES = [
 ]
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_server_shows_why_the_app_cannot_be_loaded(server: str, site: Path) -> None:
-    program, *arguments = SERVERS[server](free_port())
-    said = subprocess.run(
-        [*started_by(program), *arguments],
-        cwd=site,
-        env=environment(XDG_RUNTIME_DIR=str(site), PRESENCE_APP="our.broken:app"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=50,
-    ).stdout
-    assert [line for line in BROKEN_LINES if line not in said] == [], said
+SERVERS = {"gunicorn": gunicorn(WSGI), "uvicorn": uvicorn(ASGI), "waitress": waitress(WSGI)}
+
+
+@pytest.mark.parametrize("command", SERVERS.values(), ids=SERVERS)
+def test_a_server_shows_why_the_app_cannot_be_loaded(
+    command: Command, site: Path, tmp_path: Path
+) -> None:
+    server = WebServer(command, site, tmp_path / "log", PRESENCE_APP="our.broken:app")
+    with suppress(AssertionError), server:  # gunicorn listens before its worker loads the app
+        server.process.wait(50)
+    assert [line for line in BROKEN_LINES if line not in server.output] == [], server.output
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def test_many_scrapes_cause_a_single_redis_read_per_second(
     assert 1 <= reads <= 1 + seconds
 
 
-@pytest.mark.parametrize("fault", [refused, hung])
+@pytest.mark.parametrize("fault", [refused, hung], ids=["refused", "hung"])
 def test_a_scrape_during_an_outage_reports_it(
     recorder: Recorder, place: Place, fault: Fault
 ) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -48,16 +49,9 @@ EVERYWHERE = pytest.mark.parametrize("send", [over_wsgi, over_asgi, over_websock
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
-    def settings(**others: object) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
-        made.append(Settings.from_env({}, **{"identity": "user=header:X-User", **given}))
-        return made[-1]
-
-    made: list[Settings] = []
-    yield settings
-    for one in made:
-        recorder_for(one).close()
+def site(unwritten: Callable[..., Settings]) -> Callable[..., Settings]:
+    """Makes the settings of sites that find their users in a header."""
+    return partial(unwritten, **{"identity": "user=header:X-User"})
 
 
 def become_usual(settings: Settings, send: Ask) -> None:

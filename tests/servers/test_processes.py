@@ -1,9 +1,13 @@
-"""Where no thread runs, or a thread is dead or stuck; forks; and the event loop of Trio."""
+"""Where no thread runs, or a thread is dead or stuck; clocks; forks; and the loop of Trio."""
 
+import asyncio
 import signal
+import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
@@ -18,14 +22,17 @@ from presence_middleware import (
     presence_of,
 )
 from presence_middleware.connections import health
+from presence_middleware.connections import server as server_clock
+from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
+from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import by_header
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
-IDENTITY = "user=header:X-User"
 
 
 # Where no thread runs
@@ -33,12 +40,7 @@ IDENTITY = "user=header:X-User"
 
 @pytest.fixture
 def settings(valkey: Server, prefix: str) -> Settings:
-    return settings_of(valkey, prefix)
-
-
-def settings_of(server: Server, prefix: str, interval: str = NEVER) -> Settings:
-    given = {"redis_url": server.url, "prefix": prefix, "identity": IDENTITY}
-    return Settings.from_env({}, **given, flush_interval=interval)
+    return by_header(valkey.url, prefix, flush_interval=NEVER)
 
 
 @pytest.fixture
@@ -52,25 +54,23 @@ def visit(recorder: Recorder, name: str) -> None:
 
 @pytest.mark.usefixtures("no_threads")
 def test_without_threads_other_requests_refresh_an_open_connection(
-    valkey: Server, prefix: str
+    valkey: Server, start: Start
 ) -> None:
-    now = [1_700_000_000.0]
-    recorder = Recorder(settings_of(valkey, prefix, "1s"), clock=lambda: now[0])
-    presence = Presence(recorder.settings, clock=lambda: now[0])
-    open_visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    site = start(valkey.url, flush_interval="1s")
+    site.recorder.background = True
+    open_visit = WsgiVisit(site.recorder, {"HTTP_X_USER": "bob"})
     for _ in range(20):
-        now[0] += 60
-        visit(recorder, "alice")
-        assert set(presence.online_among(["alice", "bob"])) == {"alice", "bob"}
+        site.clock.now += 60
+        visit(site.recorder, "alice")
+        assert site.online() == ["alice", "bob"]
     open_visit.end()
-    recorder.close()
 
 
 @pytest.mark.usefixtures("no_threads")
 def test_without_threads_only_an_occasional_request_waits_during_an_outage(
     own: Server, prefix: str
 ) -> None:
-    recorder = Recorder(settings_of(own, prefix, "1s"))
+    recorder = Recorder(by_header(own.url, prefix, flush_interval="1s"))
     own.process.send_signal(signal.SIGSTOP)
     took = []
     with Stopwatch() as watch:
@@ -105,7 +105,7 @@ def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
 ) -> None:
     monkeypatch.setattr(health, "STUCK_SECONDS", 0.1)
     client = redis.Redis.from_url(own.url, socket_timeout=None)
-    recorder = Recorder(settings_of(own, prefix, "0.1s"), client=client)
+    recorder = Recorder(by_header(own.url, prefix, flush_interval="0.1s"), client=client)
     visit(recorder, "first")
     wait_until(lambda: recorder.stats().flushed == 1)
     for stuck in (1, 2):
@@ -144,6 +144,46 @@ def test_a_long_interval_is_not_logged_as_stuck(
         visit(recorder, name)
     recorder.close()
     assert not caplog.messages
+
+
+# Clocks
+
+
+def test_hosts_with_clocks_hours_apart_report_the_same(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, came = time.time, dict[str, float]()
+    for name, hours in (("ann", 1), ("bob", 0), ("cy", -2)):
+        recorder, presence = Recorder(settings, background=False), Presence(settings)
+        monkeypatch.setattr(time, "time", lambda ahead=hours * 3600: true() + ahead)
+        came[name] = true()
+        visit(recorder, name)
+        assert recorder.flush()
+        found = {each.id: each.last_seen for each in presence.online()}
+        assert found.keys() == came.keys()
+        for id, last_seen in found.items():
+            assert last_seen
+            assert last_seen.timestamp() == pytest.approx(came[id], abs=2)
+
+
+def test_the_server_is_asked_again_after_ten_seconds_and_if_another_may_answer() -> None:
+    health, now = RedisHealth(), 100.0
+    clock = server_clock.ServerClock(health, lambda: now)
+    clock.is_server_time = True
+
+    def is_asked() -> bool:
+        plan = clock.synchronise()
+        for _ in plan:
+            with suppress(StopIteration):
+                plan.send([(1_700_000_000, 0)])
+            return True
+        return False
+
+    assert [is_asked(), is_asked()] == [True, False]
+    now += 10.5
+    assert [is_asked(), is_asked()] == [True, False]
+    health.lost_connection()
+    assert [is_asked(), is_asked()] == [True, False]
 
 
 # Forks
@@ -187,7 +227,27 @@ def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str
     assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
-# Trio
+# Tasks and trio
+
+
+def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(settings: Settings) -> None:
+    """As servers do with what is still open when they end."""
+
+    async def app(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    async def connect_and_cancel() -> None:
+        for type in ("http", "websocket"):
+            task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
+            await asyncio.sleep(0)
+            assert len(site.recorder.open_visits) == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not site.recorder.open_visits
+
+    site = asgi.PresenceMiddleware(app, settings=settings)
+    asyncio.run(connect_and_cancel())
 
 
 def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
@@ -222,7 +282,7 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
 
 @pytest.mark.usefixtures("always_wakes")
 def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
-    recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
+    recorder = Recorder(by_header(valkey.url, prefix))
     visit(recorder, "bob")
     assert recorder.thread is not None
     recorder.worker.stopping.set()

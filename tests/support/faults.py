@@ -55,18 +55,21 @@ def at_a_place(binary: str, folder: Path, *options: str) -> Iterator[Place]:
             server.stop()
 
 
-@contextmanager
-def refused(place: Place) -> Iterator[None]:
-    place.proxy.refuse()
-    yield
-    place.proxy.listen()
+def outage(begin: Callable[[Proxy], object], end: Callable[[Proxy], object]) -> Fault:
+    """Return an outage that the proxy makes."""
+
+    @contextmanager
+    def fault(place: Place) -> Iterator[None]:
+        begin(place.proxy)
+        yield
+        end(place.proxy)
+
+    return fault
 
 
-@contextmanager
-def unreachable(place: Place) -> Iterator[None]:
-    place.proxy.vanish()
-    yield
-    place.proxy.listen()
+refused = outage(Proxy.refuse, Proxy.listen)
+unreachable = outage(Proxy.vanish, Proxy.listen)
+slow = outage(lambda proxy: setattr(proxy, "delay", 2), lambda proxy: setattr(proxy, "delay", 0))
 
 
 @contextmanager
@@ -77,13 +80,6 @@ def hung(place: Place | Server) -> Iterator[None]:
         yield
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
-
-
-@contextmanager
-def slow(place: Place) -> Iterator[None]:
-    place.proxy.delay = 2
-    yield
-    place.proxy.delay = 0
 
 
 @contextmanager

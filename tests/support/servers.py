@@ -21,7 +21,7 @@ STOP_SECONDS = 15.0
 ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
 
 Command = Callable[[int], Sequence[str]]
-"""What `started_by` accepts, and its arguments, for a port."""
+"""A module, `uwsgi`, or a path, and its arguments, for a port."""
 
 
 def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
@@ -80,7 +80,7 @@ class WebServer:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         program, *arguments = command(self.port)
-        self._command = [*started_by(program, str(python)), *arguments]
+        self._command = [*_started_by(program, str(python)), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
         self.environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
@@ -145,7 +145,7 @@ class WebServer:
         self.process.wait(STOP_SECONDS)
 
 
-def started_by(program: str, python: str = sys.executable) -> list[str]:
+def _started_by(program: str, python: str) -> list[str]:
     """Return the beginning of a command that runs `program`: a module, `uwsgi`, or a path."""
     if program.startswith("/"):
         return [program]

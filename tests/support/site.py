@@ -1,10 +1,9 @@
 """The site of the tests on real servers, without a framework, once for WSGI and once for ASGI.
 
 What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
-settings say so. WebSockets obey commands, and `/stream` lasts.
+settings say so.
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -18,7 +17,6 @@ if "WITHOUT_THREADS" in os.environ:
 
 from presence_middleware import asgi, wsgi
 from presence_middleware.asgi import Receive, Scope, Send
-from presence_middleware.recorder import recorder_for
 
 READER = "presence_middleware.presence"
 MOUNT, HTML = os.environ.get("MOUNT", ""), "HTML" in os.environ
@@ -40,8 +38,6 @@ def page(path: str) -> str | None:
     """Return what is on a page; None if the reader must be asked."""
     if path == "/count":
         return None
-    if path == "/open":
-        return str(len(recorder_for().open_visits))
     if path == "/pid":
         return str(os.getpid())
     return PAGE if HTML else f"hello {path}"
@@ -71,24 +67,8 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
     if path.startswith("/metrics"):
         await metrics("asgi")(scope, receive, send)
         return
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (command := (await receive()).get("text", "return")) != "return":
-            if command == "cancel":
-                task: Any = asyncio.current_task()
-                task.cancel()
-                await asyncio.sleep(9)
-            raise RuntimeError("as it was told")
-        return
     own = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
     await send({"type": "http.response.start", "status": 200, "headers": own})
-    if path == "/stream":
-        gone = asyncio.ensure_future(_disconnected(receive))
-        while not gone.done():
-            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
-            await asyncio.wait([gone], timeout=0.05)
-        return
     text = page(path)
     if text is None:
         assert presence is not None
@@ -96,11 +76,6 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
     for part in (text[:2], text[2:]) if path == "/parts" else (text,):
         await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 @cache

@@ -18,5 +18,5 @@ def hello():
 
 notebook = Path("notebook.py")
 notebook.write_text(NOTEBOOK)
-token = os.environ.get("SITE_TOKEN")
-app = marimo.create_asgi_app(token=token).with_app(path="/", root=str(notebook)).build()
+server = marimo.create_asgi_app(token=os.environ["SITE_TOKEN"])
+app = server.with_app(path="/", root=str(notebook)).build()

@@ -8,9 +8,15 @@ All have the same pages:
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
 
 NOBODY = "nobody"
+PRESENCE = "presence_middleware.presence"
+
+View = Callable[[Any], object]
+"""What a page says to a request of the framework, perhaps as a coroutine."""
 
 
 def secret() -> str:
@@ -22,9 +28,33 @@ def setting(name: str, default: str) -> str:
     return os.environ.get(f"SITE_{name}", default)
 
 
+def pages(me: View, login: View, logout: View) -> list[tuple[str, str, View]]:
+    """Return the path, the method and the view of each page."""
+    return [
+        ("/", "GET", lambda _: "hello"),
+        ("/me", "GET", me),
+        ("/login", "POST", login),
+        ("/logout", "POST", logout),
+        ("/online", "GET", lambda request: names(request.environ[PRESENCE].online())),
+    ]
+
+
+def async_pages(me: View, login: View, logout: View) -> list[tuple[str, str, View]]:
+    """The same of an ASGI site."""
+
+    async def online(request: Any) -> str:
+        return names(await request.scope[PRESENCE].online())
+
+    return [*pages(me, login, logout)[:-1], ("/online", "GET", online)]
+
+
 def answer(said: object) -> str:
     return str(said or NOBODY)
 
 
-def names(ids: Iterable[str]) -> str:
-    return answer(",".join(ids))
+async def answered(said: object) -> str:
+    return answer(await said if isawaitable(said) else said)
+
+
+def names(online: Any) -> str:
+    return ",".join(seen.id for seen in online)

@@ -1,7 +1,7 @@
 """Django with a WebSocket, behind the routers of Channels, which pass on copies of the scope.
 
 The socket answers each command: `me`, `login` and `logout` do what the pages of those names do.
-`presence_middleware.django.IdentifyWebSocketUser` is around it, unless SITE_BARE is set.
+`presence_middleware.django.IdentifyWebSocketUser` is around it.
 """
 
 from typing import Any
@@ -12,9 +12,10 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.contrib import auth
 from django.urls import path, re_path
 
+from presence_middleware.asgi import PresenceMiddleware
 from presence_middleware.django import IdentifyWebSocketUser
 
-from . import answer, setting
+from . import answer
 from . import django_site as site
 
 
@@ -32,12 +33,9 @@ class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no t
 
 def asgi() -> Any:
     http = site.asgi()
-    sockets = URLRouter([path("socket", Socket.as_asgi())])
-    if not setting("BARE", ""):
-        sockets = IdentifyWebSocketUser(sockets)
-    return ProtocolTypeRouter(
-        {
-            "http": URLRouter([re_path("", http)]),
-            "websocket": channels.auth.AuthMiddlewareStack(sockets),
-        }
-    )
+    sockets = IdentifyWebSocketUser(URLRouter([path("socket", Socket.as_asgi())]))
+    routes = {
+        "http": URLRouter([re_path("", http)]),
+        "websocket": channels.auth.AuthMiddlewareStack(sockets),
+    }
+    return PresenceMiddleware(ProtocolTypeRouter(routes))

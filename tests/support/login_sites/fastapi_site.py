@@ -8,41 +8,32 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from . import answer, names, secret
+from . import View, answered, async_pages, secret
 
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+
+
+def me(request: Request) -> object:
+    credentials = request.state.credentials
+    return credentials and jwt.decode(credentials.credentials, secret(), ["HS256"])["sub"]
+
+
+def login(request: Request) -> str:
+    expires = datetime.now(UTC) + timedelta(hours=1)
+    return jwt.encode({"sub": request.query_params["user"], "exp": expires}, secret(), "HS256")
 
 
 def create_app() -> FastAPI:
     app = FastAPI(default_response_class=PlainTextResponse)
 
-    def user_of(credentials: HTTPAuthorizationCredentials | None) -> str | None:
-        if credentials is None:
-            return None
-        claims = jwt.decode(credentials.credentials, secret(), ["HS256"])
-        return str(claims["sub"])
+    def add(path: str, method: str, view: View) -> None:
+        async def page(request: Request, credentials: Credentials) -> str:
+            request.state.credentials = credentials
+            return await answered(view(request))
 
-    @app.get("/")
-    async def home() -> str:
-        return answer("hello")
+        app.add_api_route(path, page, methods=[method])
 
-    @app.get("/me")
-    async def me(credentials: Credentials) -> str:
-        return answer(user_of(credentials))
-
-    @app.post("/login")
-    async def login(user: str) -> str:
-        claims = {"sub": user, "exp": datetime.now(UTC) + timedelta(hours=1)}
-        return answer(jwt.encode(claims, secret(), "HS256"))
-
-    @app.post("/logout")
-    async def logout() -> str:
-        return answer("bye")  # the token is the client's to throw away
-
-    @app.get("/online")
-    async def online(request: Request) -> str:
-        return names(
-            seen.id for seen in await request.scope["presence_middleware.presence"].online()
-        )
-
+    # A logout has nothing to do: the token is the client's to throw away.
+    for each in async_pages(me, login, lambda _: None):
+        add(*each)
     return app

@@ -1,5 +1,7 @@
 """Starlette's SessionMiddleware, alone or with its AuthenticationMiddleware over that session."""
 
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.authentication import (
     AuthCredentials,
@@ -14,7 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from . import answer, names, secret
+from . import View, answered, async_pages, secret
 
 
 class SessionBackend(AuthenticationBackend):
@@ -25,41 +27,27 @@ class SessionBackend(AuthenticationBackend):
         return (AuthCredentials(["authenticated"]), SimpleUser(name)) if name else None
 
 
-async def home(request: Request) -> PlainTextResponse:
-    return PlainTextResponse(answer("hello"))
+def me(request: Request) -> object:
+    if "user" in request.scope:
+        return request.user.display_name
+    return request.session.get("member")
 
 
-async def me(request: Request) -> PlainTextResponse:
-    if "user" not in request.scope:
-        return PlainTextResponse(answer(request.session.get("member")))
-    return PlainTextResponse(answer(request.user.display_name))
-
-
-async def login(request: Request) -> PlainTextResponse:
+def login(request: Request) -> None:
     request.session["member"] = request.query_params["user"]
-    return PlainTextResponse(answer("welcome"))
 
 
-async def logout(request: Request) -> PlainTextResponse:
-    request.session.clear()
-    return PlainTextResponse(answer("bye"))
+def page(view: View) -> Any:
+    async def respond(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(await answered(view(request)))
 
-
-async def online(request: Request) -> PlainTextResponse:
-    found = await request.scope["presence_middleware.presence"].online()
-    return PlainTextResponse(names(seen.id for seen in found))
+    return respond
 
 
 def _site(*middleware: Middleware) -> Starlette:
-    routes = [
-        Route("/", home),
-        Route("/me", me),
-        Route("/login", login, methods=["POST"]),
-        Route("/logout", logout, methods=["POST"]),
-        Route("/online", online),
-    ]
+    views = async_pages(me, login, lambda request: request.session.clear())
     return Starlette(
-        routes=routes,
+        routes=[Route(path, page(view), methods=[method]) for path, method, view in views],
         middleware=[Middleware(SessionMiddleware, secret_key=secret()), *middleware],
     )
 

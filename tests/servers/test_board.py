@@ -1,10 +1,11 @@
-"""The events of the board: what a stream contains, who may read it, and when it ends."""
+"""The board on a site: the same under WSGI and ASGI; and its events, which only ASGI has."""
 
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -30,29 +31,35 @@ from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
+from tests.benchmarks.streams import receive_crowds
+from tests.support.asking import Answer
 from tests.support.backends import Server, wait_until
 from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
-from tests.support.statuses import Call, over_asgi, over_wsgi
+from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+PATHS = [
+    *("", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"),
+    *("/chart.svg", "/online", "/last-seen?id=bob", "/last-seen?id=%3Cb%3E%e6%97%a5%ff"),
+    *("/nothing", "/%ff"),
+]
+BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
-def settings(variables: dict[str, str]) -> Iterator[Settings]:
-    variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
-    variables |= {
+def variables(variables: dict[str, str]) -> dict[str, str]:
+    return variables | {
+        "PRESENCE_BOARD_PATH": "/presence",
+        "PRESENCE_BOARD_TOKEN": TOKEN,
         "PRESENCE_EVENTS": "user",
         "PRESENCE_IDENTITY": "user=header:x-user, guest=visitor",
     }
-    settings = Settings.from_env(variables)
-    yield settings
-    recorder_for(settings).close()
 
 
 @pytest.fixture
-def presence(settings: Settings) -> Presence:
-    return Presence(settings)
+def settings(variables: dict[str, str]) -> Settings:
+    return Settings.from_env(variables)
 
 
 @pytest.fixture
@@ -62,6 +69,69 @@ def site(settings: Settings) -> asgi.PresenceMiddleware:
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
     await receive()
+
+
+# What a board answers
+
+
+def but_time(answer: Answer) -> Any:
+    if dict(answer.headers).get("content-type") != "application/json" or not answer.body:
+        return answer.body
+    return {name: value for name, value in answer.json().items() if name != "now"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_wsgi_and_asgi_answer_with_the_same_bytes(settings: Settings, path: str) -> None:
+    site = replace(settings, events=())  # else the page knows whether it has them
+    for method in ("GET", "HEAD", "POST"):
+        for headers in ({}, BEARER, {"If-None-Match": "*", **BEARER}):
+            url = f"/presence{path}"
+            call = Call(headers, url, method)
+            one, other = over_wsgi(site, call), over_asgi(site, call)
+            assert (one.status, one.headers) == (other.status, other.headers)
+            assert but_time(one) == but_time(other)
+
+
+def test_the_board_shows_at_most_a_hundred_users(settings: Settings) -> None:
+    presence = Presence(settings)
+    for id in (*map(str, range(101)), "<b>eve</b>"):
+        presence.touch(id)
+    online = over_wsgi(settings, Call(BEARER, "/presence/online")).json()["online"]
+    assert (len(online), online[0]["id"]) == (100, "<b>eve</b>")
+    found = over_wsgi(settings, Call(BEARER, "/presence/last-seen?id=zoe&id=%3Cb%3Eeve%3C/b%3E"))
+    assert found.json()["last_seen"] == {"zoe": None, "<b>eve</b>": online[0]["last_seen"]}
+
+
+@BOTH
+def test_the_board_is_found_below_a_mount_point(settings: Settings, send: Ask) -> None:
+    assert b'src="presence/board.js"' in send(settings, Call(path="/presence", mount="/shop")).body
+    script = send(settings, Call(path="/presence/board.js"))
+    assert send(settings, Call(path="/presence/board.js", mount="/shop")).body == script.body != OWN
+    assert send(settings, Call(path="/presence-not", mount="/shop")).body == OWN
+
+
+@BOTH
+def test_looking_at_the_board_is_not_recorded_as_a_visit(settings: Settings, send: Ask) -> None:
+    for path in PATHS:
+        send(settings, Call(BEARER, f"/presence{path}"))
+    assert recorder_for(settings).stats().recorded == 0
+    assert recorder_for(settings).open_visits == {}
+    send(settings, Call(path="/elsewhere"))
+    assert recorder_for(settings).stats().recorded == 1
+
+
+@BOTH
+def test_any_host_header_and_any_query_are_answered(settings: Settings, send: Ask) -> None:
+    for host in ("[", "a b", "", "http://x/"):
+        assert send(settings, Call({"Host": host}, "/presence")).status == 200
+    for raw, id in {"日".encode(): "日", b"a#b": "a#b", b"\xff": None, b"%ff": None}.items():
+        url = b"/presence/last-seen?kind=guest&id=" + raw
+        found = send(settings, Call({"Host": "[", **BEARER}, url)).json()
+        assert found["kind"] == "guest"
+        assert id in (None, found["id"])
+
+
+# Its events
 
 
 class Stream:
@@ -190,15 +260,14 @@ async def test_a_reader_whose_place_is_lost_gets_a_message_and_begins_again(
 
 @in_loop
 async def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
-    site: asgi.PresenceMiddleware, settings: Settings
+    site: asgi.PresenceMiddleware, settings: Settings, presence: Presence
 ) -> None:
     lag = settings.lag_seconds("user")
     assert lag is not None
+    now = presence.run(presence.backend.clock.now())
     for id, ago in (("gone", lag + 1), ("late", lag - 2)):
-        clock = Presence(settings).backend.clock
-        now = Presence(settings).run(clock.now())
         Presence(settings, clock=lambda at=now - settings.window - ago: at).touch(id)  # type: ignore[misc]
-    assert Presence(settings).online() == []
+    assert presence.online() == []
 
     async with opened(site) as stream:
         assert [each["id"] for each in (await stream.data())["online"]] == ["late"]
@@ -219,8 +288,7 @@ async def test_others_get_no_stream(
 ) -> None:
     async with opened(site, query, **headers) as stream:
         assert stream.status == status
-        (body,) = [await stream.sent.get()]
-        assert "error" in json.loads(body["body"])
+        assert "error" in json.loads((await stream.sent.get())["body"])
     async with opened(site, method="HEAD") as stream:
         assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
 
@@ -270,14 +338,12 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
             feed = recorder_for(settings).backend.feed("user")
             await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
             before = len(client.client_list())
-            others = [opened(site) for _ in range(10)]
-            for each in others:
-                await (await each.__aenter__()).message()
-            assert len(client.client_list()) == before
-            threads = [each.name for each in threading.enumerate()]
-            assert threads.count("presence-events") == 1
-            for each in others:
-                await each.__aexit__(None, None, None)
+            async with AsyncExitStack() as others:
+                for _ in range(10):
+                    await (await others.enter_async_context(opened(site))).message()
+                assert len(client.client_list()) == before
+                threads = [each.name for each in threading.enumerate()]
+                assert threads.count("presence-events") == 1
     wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
     assert recorder_for(settings).stats().recorded == 0
     assert recorder_for(settings).open_visits == {}
@@ -336,14 +402,14 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
-    variables: dict[str, str], settings: Settings, tmp_path: Path
+    variables: dict[str, str], tmp_path: Path
 ) -> None:
     command = uvicorn("tests.support.site:asgi_site")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
-        url = f"http://{site.address}/presence/events"
-        with httpx.stream(
-            "GET", url, headers=BEARER, timeout=20, trust_env=False, verify=False
-        ) as stream:
+        with (
+            site.client("A") as client,
+            client.stream("GET", "/presence/events", headers=BEARER) as stream,
+        ):
             lines = stream.iter_lines()
             assert next(lines) == "event: list"
             site.process.terminate()
@@ -378,3 +444,14 @@ async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
     stream = Stream()
     with pytest.raises(KeyError, match="of the server"):
         await site({**scope, "query_string": b""}, stream.receive, send)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_other_pages_do_not_wait_while_a_hundred_streams_receive_a_crowd(
+    own: Server, tmp_path: Path
+) -> None:
+    for crowd in receive_crowds(own.url, tmp_path, streams=100, joins=10_000, rounds=3):
+        # What the machine does meanwhile does not count: this is the work between two pages.
+        assert crowd.worked < 0.05, crowd
+        assert crowd.last < 10, "seconds; without other load less than two"
