@@ -464,15 +464,17 @@ class People(Memory):
             self.flushed -= full
             self.dropped["members"] += full
 
-    def restore(self) -> None:
-        """Let those wait again of whom there is still something to send."""
+    def restore(self) -> bool:
+        """Let those wait again for whom the server did not answer. Return whether there are any."""
         with self.lock:
+            has_left = bool(self._in_flight)
             for person, taken in self._in_flight.items():
                 if person.restore(taken):
                     self.pending -= 1
                     self.coalesced += 1
                 self._enqueue(person)
             self._in_flight, self._seen_again = {}, 0
+        return has_left
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written.

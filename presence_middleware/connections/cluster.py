@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from .drivers import Driver, checked_replies, filled_pipeline, translated_error
+from .drivers import Driver, filled_pipeline
 
 _KEYLESS = {"TIME", "INFO"}
 # The position of the first key in a command, if it is not the first argument.
@@ -91,9 +91,9 @@ class ClusterDriver(Driver):
                 if not batch.is_tolerant:
                     raise
                 self.health.lost_connection()
-                part_replies = [translated_error(error)] * len(commands)
+                part_replies = [error] * len(commands)
             replies |= zip(commands, part_replies, strict=True)
-        return checked_replies([replies[number] for number in range(len(batch.commands))], batch)
+        return [replies[number] for number in range(len(batch.commands))]
 
     def _refresh_nodes(self, client: Any, failed: Any) -> None:
         """Ask the Cluster again which node owns which slots."""

@@ -13,22 +13,29 @@ from dataclasses import dataclass
 
 from ..backend import Backend
 from ..connections.drivers import Driver
+from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable
 from ..identity.resolver import IdentityResolver
 from ..stores import Store, Write, agree, keys, run_all
 from .setup_hints import SetupHints
 
+TIMED_EVERY = TRUSTED / 2  # sooner than readers need the time, so that they seldom ask for it
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the agreement
 AGREE_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
 
 
 class Agreement:
-    """The number of shards, the settings that all must share, and the key of hashed guests."""
+    """What must hold before a write.
+
+    The server's time, the number of shards, the settings that all must share, and the key of hashed
+    guests.
+    """
 
     def __init__(self, backend: Backend, resolver: IdentityResolver, hints: SetupHints) -> None:
         self._backend, self._resolver, self._hints = backend, resolver, hints
         self._proposal = secrets.token_hex(32)
-        self._agreed_at, self._generation = 0.0, -1
+        self._holds_until = self._agreed_until = -math.inf
+        self._generation = -1
 
     def reach(self, driver: Driver, deadline: float) -> None:
         """Agree again if the last time is long ago, or if another server may answer since.
@@ -36,10 +43,18 @@ class Agreement:
         No round trip starts after `deadline`. Raises `PresenceUnavailable`, but not if the
         agreement holds while the node that stores it is away.
         """
-        backend = self._backend
-        now, generation = backend.clock.stamp(), backend.health.generation
-        if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
+        clock, generation = self._backend.clock, self._backend.health.generation
+        now, is_same_server = clock.stamp(), generation == self._generation
+        if now < self._holds_until and is_same_server:
             return
+        driver.run(clock.synchronise(TIMED_EVERY), deadline)
+        if not (now < self._agreed_until and is_same_server):
+            self._agree(driver, now, deadline)
+            self._agreed_until = now + AGREED_EVERY
+        self._holds_until, self._generation = now + TIMED_EVERY, generation
+
+    def _agree(self, driver: Driver, now: float, deadline: float) -> None:
+        backend = self._backend
         shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
         try:
             driver.run(backend.layout.claim(now), deadline)
@@ -57,7 +72,6 @@ class Agreement:
             has_key = shared_key is None or shared_key.key is not None
             if not (backend.layout.is_agreed and has_key):
                 raise
-        self._agreed_at, self._generation = now, generation
 
 
 @dataclass

@@ -2,26 +2,22 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ..backend import Backend
 from ..connections.drivers import Driver
-from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
-from ..stores.plan import CHUNK
+from ..stores.plan import CHUNK, to_microseconds
 from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
-
-MayTry = Callable[[str], bool]
-"""Return whether to try a place, by its name in `RedisHealth`."""
 
 Parts = dict[Store, list[Taken]]
 """What is written in one round trip, by shard."""
@@ -31,7 +27,8 @@ Parts = dict[Store, list[Taken]]
 class Attempt:
     """An attempt to write everything that waits."""
 
-    may_try: MayTry
+    avoid: set[str]
+    """The targets not to try, by their names in `RedisHealth`. One that fails is added."""
     deadline: float
     """No round trip starts later, by `time.monotonic()`."""
     query: Plan[Any] | None = None
@@ -42,11 +39,8 @@ class Attempt:
     """True once the query was run."""
     is_complete: bool = False
     """True if nothing is left of what waited at the beginning."""
-    has_skipped: bool = False
-    """True if a place that failed before was not tried again."""
     failure: Exception | None = None
-    """The last error. None also if a place was skipped."""
-    failed_nodes: set[str] = field(default_factory=set)
+    """The last error. None also if a target was avoided."""
 
     def result(self) -> Any:
         """Return the result of the query, or raise its error."""
@@ -92,38 +86,34 @@ class Writer:
         What failed, or may not be tried, waits again. Raises nothing but an interrupt of the
         calling thread.
         """
-        people, health = self._people, self._health
-        if not attempt.may_try(""):
-            attempt.is_complete = people.is_empty
+        people, failing = self._people, self._health.failing
+        if "" in attempt.avoid:
             return
-        began, flushed = time.monotonic(), people.flushed
+        began, flushed, has_left = time.monotonic(), people.flushed, True
         try:
-            # Sooner than readers need the time, so that they seldom have to ask for it.
-            if not self._clock.is_trusted(TRUSTED / 2):
-                self.driver.run(self._clock.synchronise(TRUSTED / 2), attempt.deadline)
             self._agreement.reach(self.driver, attempt.deadline)
             remaining = len(people)
             while remaining > 0:
-                nodes = self._by_node(people.take(min(remaining, self._batch_size)))
+                taken = people.take(min(remaining, self._batch_size))
                 remaining -= self._batch_size
+                nodes = self._by_node(taken, attempt.avoid)
                 # Each node has its own round trip, so of several nodes no single one comes last.
                 query = attempt.query if remaining <= 0 and len(nodes) == 1 else None
-                for node in sorted(nodes, key=health.is_well, reverse=True):
+                # A node that may fail again delays no other.
+                for node in sorted(nodes, key=failing.__contains__):
                     self._write_node(attempt, node, nodes[node], query)
         except Exception as error:  # an error of our own must not lose sightings either
             self._note_failure(attempt, "", error)
         finally:  # nor must an interrupt of a handler that writes
-            people.restore()
+            has_left = people.restore()
             self.totals.flushes += 1
             self.totals.flush_seconds += time.monotonic() - began
         if people.flushed > flushed:
             self.totals.last_flush = datetime.now(UTC)
-        attempt.is_complete = attempt.failure is None and not attempt.has_skipped
-        if attempt.is_complete:
-            health.all_written()
+        attempt.is_complete = attempt.failure is None and not has_left
 
-    def _by_node(self, taken: Sequence[Taken]) -> dict[str, Parts]:
-        """Return what people did by node, and there by shard."""
+    def _by_node(self, taken: Sequence[Taken], avoid: set[str]) -> dict[str, Parts]:
+        """Return what people did by node, and there by shard, without the targets in `avoid`."""
         shards: Parts = {}
         for each in taken:
             person = each.person
@@ -134,23 +124,20 @@ class Writer:
             shards.setdefault(person.shard, []).append(each)
         nodes: dict[str, Parts] = {}
         for shard, part in shards.items():
-            nodes.setdefault(self.driver.node_of(shard.name), {})[shard] = part
+            node = self.driver.node_of(shard.name)
+            if avoid.isdisjoint((node, shard.name)):
+                nodes.setdefault(node, {})[shard] = part
         return nodes
 
     def _write_node(
         self, attempt: Attempt, node: str, parts: Parts, query: Plan[Any] | None
     ) -> None:
         """Write the shards of a node in a round trip that also runs the query."""
-        tried = {shard: part for shard, part in parts.items() if attempt.may_try(shard.name)}
-        attempt.has_skipped = attempt.has_skipped or len(tried) < len(parts)
-        if node in attempt.failed_nodes or not attempt.may_try(node):
-            attempt.has_skipped = True
-            return
-        stamp = self._clock.stamp()
-        write = Write(self._lost.process, self._clock.microseconds(stamp))
-        plans: list[Plan[Any]] = [
-            shard.write(*self._timed(part), write) for shard, part in tried.items()
-        ]
+        stamp, (low, high) = self._clock.stamp(), self._clock.bounds
+        write = Write(self._lost.process, low + to_microseconds(stamp))
+        plans: list[Plan[Any]] = []
+        for shard, part in parts.items():
+            plans.append(shard.write(*_timed(part, low, high), write))
         if query is not None:
             plans.append(query)
             attempt.is_answered = True
@@ -162,51 +149,20 @@ class Writer:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error
             self._note_failure(attempt, node, error)
-            attempt.failed_nodes.add(node)
             return
         if query is not None:
             attempt.answer = outcomes.pop()
-        for (shard, part), outcome in zip(tried.items(), outcomes, strict=True):
+        for (shard, part), outcome in zip(parts.items(), outcomes, strict=True):
             if isinstance(outcome, Exception):
                 # A key of a wrong type is the fault of one shard. Other errors are the node's.
                 is_own = isinstance(outcome, QueryError)
                 self._note_failure(attempt, shard.name if is_own else node, outcome)
                 continue
-            self._health.succeeded(node)
+            if self._health.failing:
+                self._health.succeeded(node)
             self._note_written(part, outcome)
             if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
-
-    def _timed(self, part: Sequence[Taken]) -> tuple[list[Seen], list[Departure]]:
-        """Return what a part of the people did, by the server's clock.
-
-        A sighting uses the lower bound of that clock and a departure the upper. This process knows
-        the order of what one person did, so a sighting that followed a departure is timed after it.
-        """
-        low, high = self._clock.bounds
-        sightings: list[Seen] = []
-        departures: list[Departure] = []
-        for person, seen, arrival, room, due in part:
-            id = person.id
-            for departure in due:
-                if departure.moment is None:  # sent twice, it must not count later
-                    departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
-                known = None
-                if seen is None and NEVER < person.seen <= departure.at:
-                    known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
-                departures.append((departure.act, id, departure.moment, known))
-            if seen is None:
-                continue
-            time = low + int(seen * 1e6 + 0.5)
-            arrived = low + int(arrival * 1e6 + 0.5)
-            move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
-            if person.left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
-                after_logout = person.left.least_time(arrival)
-                time = max(time, person.goodbye.least_time(seen), after_logout)
-                arrived = max(arrived, after_logout)
-                move = _after_logout(person.left, room, move)
-            sightings.append((id, time, arrived, move))
-        return sightings, departures
 
     def _note_written(self, part: Sequence[Taken], outcome: Written) -> None:
         refused: frozenset[int] = frozenset()
@@ -219,15 +175,47 @@ class Writer:
         self.totals.went[kind] += outcome.went
         self._hints.note_written(kind, outcome.full)
 
-    def _note_failure(self, attempt: Attempt, place: str, error: Exception) -> None:
-        self._health.failed(place, error)
+    def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
+        self._health.failed(target, error)
         attempt.failure = error
+        attempt.avoid.add(target)
 
     def rewrite_lost(self) -> None:
         """Make what people did in the window wait again if a server has lost it."""
         now = self._clock.stamp()
         for shard in self._lost.find(self.driver, now):
             self._people.lost(shard, now - self._window)
+
+
+def _timed(part: Sequence[Taken], low: int, high: int) -> tuple[list[Seen], list[Departure]]:
+    """Return what a part of the people did, by the server's clock, with its bounds at the stamp 0.
+
+    A sighting uses the lower bound of that clock and a departure the upper. This process knows
+    the order of what one person did, so a sighting that followed a departure is timed after it.
+    """
+    sightings: list[Seen] = []
+    departures: list[Departure] = []
+    for person, seen, arrival, room, due in part:
+        id = person.id
+        for departure in due:
+            if departure.moment is None:  # sent twice, it must not count later
+                departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
+            known = None
+            if seen is None and NEVER < person.seen <= departure.at:
+                known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
+            departures.append((departure.act, id, departure.moment, known))
+        if seen is None:
+            continue
+        time = low + int(seen * 1e6 + 0.5)
+        arrived = low + int(arrival * 1e6 + 0.5)
+        move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
+        if person.left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
+            after_logout = person.left.least_time(arrival)
+            time = max(time, person.goodbye.least_time(seen), after_logout)
+            arrived = max(arrived, after_logout)
+            move = _after_logout(person.left, room, move)
+        sightings.append((id, time, arrived, move))
+    return sightings, departures
 
 
 def _after_logout(left: Departed, room: Room | None, move: Move | None) -> Move | None:
