@@ -181,8 +181,7 @@ class Driver(_Runner):
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         if self._is_writer:
             return self.execute(client, batch)
-        user = os.getpid(), threading.Lock
-        free = free_slots(client, self._max_readers, user, threading.Semaphore)
+        free = free_slots(client, self._max_readers)
         # The wait takes at most half of the time until the deadline; the rest is for Redis.
         if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
             raise ConnectionsBusy
@@ -225,8 +224,7 @@ class AsyncDriver(_Runner):
         return await self._run(plan)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        user = asyncio.get_running_loop()
-        free = free_slots(client, self._max_readers, user, asyncio.Semaphore)
+        free = free_slots(client, self._max_readers, asyncio.get_running_loop())
         try:
             async with asyncio.timeout(remaining() / 2):
                 await free.acquire()

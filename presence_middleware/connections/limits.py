@@ -5,8 +5,11 @@ deadline of its own. The pools of redis-py raise an error when all connections a
 readers wait for a slot instead. The thread that writes takes no slot and never waits for readers.
 """
 
+import asyncio
 import math
+import os
 import socket
+import threading
 import time
 from contextvars import ContextVar
 from typing import Any
@@ -93,20 +96,21 @@ class Patience:
 _slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def free_slots(client: Any, max_readers: int | None, user: Any, kind: type) -> Any:
-    """Return the semaphore of a client's slots for a user, and drop those of former users.
+def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
+    """Return the semaphore of a client's slots, for an event loop or for threads of this process.
 
-    `max_readers` is how many may use the client at once, by default the room in its pool. `user` is
-    the process or the event loop, and `kind` is the class of its semaphores.
+    `max_readers` is how many may use the client at once, by default the room in its pool.
     """
+    user = loop or (os.getpid(), threading.Lock)
     semaphores = _slots.setdefault(client, {})
     free = semaphores.get(user)
     if free is None:
         pool = getattr(client, "connection_pool", None)
         size = getattr(pool, "max_connections", None) or math.inf
-        room = int(max(1, min(CONNECTIONS, size - 1)))
+        room = max_readers or int(max(1, min(CONNECTIONS, size - 1)))
         for former in set(semaphores) - {user}:
             semaphores.pop(former, None)
         # If several threads make one at once, all use the first.
-        free = semaphores.setdefault(user, kind(max_readers or room))
+        free = threading.Semaphore(room) if loop is None else asyncio.Semaphore(room)
+        free = semaphores.setdefault(user, free)
     return free

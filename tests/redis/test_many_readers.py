@@ -79,10 +79,9 @@ def test_max_connections_in_the_url_limits_the_readers(
 def all_taken(presence: Presence) -> Iterator[None]:
     """All slots of the client of this process are in use."""
     client = presence.backend.driver.connect()
-    user = os.getpid(), threading.Lock
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
-            stack.enter_context(limits.free_slots(client, None, user, threading.Semaphore))
+            stack.enter_context(limits.free_slots(client, None))
         yield
 
 
