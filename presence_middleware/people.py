@@ -444,17 +444,19 @@ class People(Memory):
     def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
         """Note that the server answered.
 
-        `refused` are the positions of sightings of people who had left after they arrived, and
-        `full` is the number of new ids that found no room.
+        `refused` are the positions, among the sightings, of people who had left after they arrived,
+        and `full` is the number of new ids that found no room.
         """
         with self.lock:
-            for position, (person, seen, arrival, room, departures) in enumerate(taken):
+            position = -1
+            for person, seen, arrival, room, departures in taken:
                 del self._in_flight[person]
                 for departure in departures:
                     departure.is_sent = True
                 if seen is None:
                     continue
                 self.pending -= 1
+                position += 1
                 if position in refused:
                     person.refused(seen, arrival)
                     self.dropped["left"] += 1

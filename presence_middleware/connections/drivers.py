@@ -23,7 +23,7 @@ from ..errors import (
     QueryError,
     RedisRefused,
 )
-from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
+from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
@@ -82,9 +82,12 @@ class _Runner:
             if time.monotonic() > deadline or seconds_left <= 0:
                 raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = next_batch(plan, replies)
+                batch = plan.send(replies)  # type: ignore[arg-type]  # None starts the plan
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except Exception as error:
+                failure = plan_error(error, replies)
+                raise failure from failure.__cause__
             began = time.monotonic()
             # An earlier deadline stays in force.
             outer = DEADLINE.set(min(DEADLINE.get(), began + seconds_left))

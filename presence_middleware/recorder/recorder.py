@@ -320,7 +320,9 @@ class Recorder:
         """
         attempt = self._write(set(self.health.failing), query=plan)
         if attempt.is_answered:
-            return attempt.result()  # type: ignore[no-any-return]
+            if isinstance(attempt.answer, Exception):
+                raise attempt.answer
+            return attempt.answer  # type: ignore[no-any-return]
         failure = attempt.failure
         if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
             raise failure

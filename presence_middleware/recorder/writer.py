@@ -12,8 +12,8 @@ from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Room, Taken
-from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
-from ..stores.plan import CHUNK, to_microseconds
+from ..stores import Departure, Move, Plan, Seen, Store, Write, run_all
+from ..stores.plan import CHUNK
 from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 
@@ -41,12 +41,6 @@ class Attempt:
     """True if nothing is left of what waited at the beginning."""
     failure: Exception | None = None
     """The last error. None also if a target was avoided."""
-
-    def result(self) -> Any:
-        """Return the result of the query, or raise its error."""
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 @dataclass
@@ -134,7 +128,7 @@ class Writer:
     ) -> None:
         """Write the shards of a node in a round trip that also runs the query."""
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
-        write = Write(self._lost.process, low + to_microseconds(stamp))
+        write = Write(self._lost.process, low + int(stamp * 1e6 + 0.5))
         plans: list[Plan[Any]] = []
         for shard, part in parts.items():
             plans.append(shard.write(*_timed(part, low, high), write))
@@ -160,20 +154,12 @@ class Writer:
                 continue
             if self._health.failing:
                 self._health.succeeded(node)
-            self._note_written(part, outcome)
+            self._people.written(part, frozenset(outcome.refused), outcome.full)
+            self.totals.came[shard.kind] += outcome.came
+            self.totals.went[shard.kind] += outcome.went
+            self._hints.note_written(shard.kind, outcome.full)
             if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
-
-    def _note_written(self, part: Sequence[Taken], outcome: Written) -> None:
-        refused: frozenset[int] = frozenset()
-        if outcome.refused:
-            sighted = [place for place, each in enumerate(part) if each.seen is not None]
-            refused = frozenset(sighted[position] for position in outcome.refused)
-        self._people.written(part, refused, outcome.full)
-        kind = part[0].person.who[0]
-        self.totals.came[kind] += outcome.came
-        self.totals.went[kind] += outcome.went
-        self._hints.note_written(kind, outcome.full)
 
     def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
         self._health.failed(target, error)
