@@ -1239,8 +1239,8 @@ missing-secret-is-a-text: A secret that is None is refused, not taken for the te
 - raise ValueError(_SESSION_SECRETS)  # anybody could guess the text of None
 + return str(value)
 socket-without-a-path: The URL of a socket has a path.
-- if not parts.path.startswith("/") or parts.hostname:
-+ if parts.hostname:
+- (?P<hosts>)(?P<name>/[^?#]+)
++ (?P<hosts>)(?P<name>[^?#]*)
 credential-is-stored: A credential cannot be stored as an id.
 - if (name == "django-session" or rule.front_header in CREDENTIAL_HEADERS) and not hashed:
 + if name == "django-session" and not hashed:
@@ -1257,8 +1257,8 @@ option-of-tls-without-tls: An option of TLS without TLS is refused at start-up.
 - is_tls = scheme.startswith("rediss") and _TLS_OPTION
 + is_tls = _TLS_OPTION
 sentinels-have-any-option: An invalid option of Sentinels is refused at start-up.
-- for options in (hosts.options, hosts.sentinel_options):
-+ for options in (hosts.options,):
+- for options in (address.options, address.sentinel_options):
++ for options in (address.options,):
 flush-interval-beyond-the-window: A flush interval over a third of the window is refused.
 - if settings.flush_interval > settings.window / 3:
 + if False:
