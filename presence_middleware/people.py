@@ -396,11 +396,6 @@ class People(Memory):
         """The number of sightings."""
         return self.coalesced + self.flushed + self.pending + self.dropped.total()
 
-    @property
-    def expired_or_full(self) -> int:
-        """The number of sightings that were dropped because Redis was away for too long."""
-        return self.dropped["expired"] + self.dropped["full"]
-
     def counters(self) -> dict[str, Any]:
         """Return all counters at the same moment, so that they add up."""
         with self.lock:

@@ -19,8 +19,9 @@ from ..identity.resolver import IdentityResolver
 from ..stores import Store, Write, agree, keys, run_all
 from .setup_hints import SetupHints
 
-TIMED_EVERY = TRUSTED / 2  # sooner than readers need the time, so that they seldom ask for it
-AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the agreement
+# Seconds; a Redis that restarted empty has lost the agreement. This is sooner than readers need the
+# server's time, so that they seldom have to ask for it.
+AGREED_EVERY = 0.8 * TRUSTED
 AGREE_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
 
 
@@ -34,8 +35,7 @@ class Agreement:
     def __init__(self, backend: Backend, resolver: IdentityResolver, hints: SetupHints) -> None:
         self._backend, self._resolver, self._hints = backend, resolver, hints
         self._proposal = secrets.token_hex(32)
-        self._holds_until = self._agreed_until = -math.inf
-        self._generation = -1
+        self._agreed_at, self._generation = 0.0, -1
 
     def reach(self, driver: Driver, deadline: float) -> None:
         """Agree again if the last time is long ago, or if another server may answer since.
@@ -43,23 +43,17 @@ class Agreement:
         No round trip starts after `deadline`. Raises `PresenceUnavailable`, but not if the
         agreement holds while the node that stores it is away.
         """
-        clock, generation = self._backend.clock, self._backend.health.generation
-        now, is_same_server = clock.stamp(), generation == self._generation
-        if now < self._holds_until and is_same_server:
-            return
-        if not clock.is_trusted(TIMED_EVERY):
-            driver.run(clock.synchronise(TIMED_EVERY), deadline)
-        if not (now < self._agreed_until and is_same_server):
-            self._agree(driver, now, deadline)
-            self._agreed_until = now + AGREED_EVERY
-        self._holds_until, self._generation = now + TIMED_EVERY, generation
-
-    def _agree(self, driver: Driver, now: float, deadline: float) -> None:
         backend = self._backend
+        clock, generation = backend.clock, backend.health.generation
+        now = clock.stamp()
+        if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
+            return
+        if not clock.is_trusted(TRUSTED - AGREED_EVERY):
+            driver.run(clock.synchronise(TRUSTED - AGREED_EVERY), deadline)
         shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
         try:
             driver.run(backend.layout.claim(now), deadline)
-            in_force = driver.run(publish(backend.clock.moment(now)), deadline)
+            in_force = driver.run(publish(clock.moment(now)), deadline)
             for name, value in in_force.differing.items():
                 self._hints.warn("setting", name, value, topic=name)
             for kind, seconds in in_force.keep_seconds.items():
@@ -73,6 +67,7 @@ class Agreement:
             has_key = shared_key is None or shared_key.key is not None
             if not (backend.layout.is_agreed and has_key):
                 raise
+        self._agreed_at, self._generation = now, generation
 
 
 @dataclass

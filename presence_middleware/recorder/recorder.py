@@ -282,7 +282,8 @@ class Recorder:
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
             if attempt.is_complete:
-                health.all_written(people.flushed - flushed, people.expired_or_full)
+                dropped = people.dropped["expired"] + people.dropped["full"]
+                health.all_written(people.flushed - flushed, dropped)
             else:
                 now, settings = self.stamp(), self.settings
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}
@@ -319,7 +320,7 @@ class Recorder:
         an outage, its error is raised at once: a reader never waits twice for the same outage.
         """
         attempt = self._write(set(self.health.failing), query=plan)
-        if attempt.is_answered:
+        if attempt.query is None:
             if isinstance(attempt.answer, Exception):
                 raise attempt.answer
             return attempt.answer  # type: ignore[no-any-return]

@@ -11,8 +11,8 @@ from ..backend import Backend
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
-from ..people import NEVER, Departed, People, Room, Taken
-from ..stores import Departure, Move, Plan, Seen, Store, Write, run_all
+from ..people import NEVER, People, Taken
+from ..stores import Departure, Plan, Seen, Store, Write, run_all
 from ..stores.plan import CHUNK
 from .checks import Agreement, LostData
 from .setup_hints import SetupHints
@@ -32,11 +32,9 @@ class Attempt:
     deadline: float
     """No round trip starts later, by `time.monotonic()`."""
     query: Plan[Any] | None = None
-    """A read to run in the last round trip."""
+    """A read to run in the last round trip. None once it was run."""
     answer: Any = None
     """The result of the query, or the error that it raised."""
-    is_answered: bool = False
-    """True once the query was run."""
     is_complete: bool = False
     """True if nothing is left of what waited at the beginning."""
     failure: Exception | None = None
@@ -134,7 +132,7 @@ class Writer:
             plans.append(shard.write(*_timed(part, low, high), write))
         if query is not None:
             plans.append(query)
-            attempt.is_answered = True
+            attempt.query = None
         try:
             outcomes = self.driver.run(
                 run_all(plans, reads_last=query is not None), attempt.deadline
@@ -194,18 +192,14 @@ def _timed(part: Sequence[Taken], low: int, high: int) -> tuple[list[Seen], list
             continue
         time = low + int(seen * 1e6 + 0.5)
         arrived = low + int(arrival * 1e6 + 0.5)
-        move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
-        if person.left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
-            after_logout = person.left.least_time(arrival)
+        left, move = person.left, None
+        # A logout ends the stay in a room that was entered before.
+        if room is not None and (left.moment is None or left.at < room.since):
+            entered = low + int(room.since * 1e6 + 0.5)
+            move = room.number, max(entered, left.least_time(room.since))
+        if left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
+            after_logout = left.least_time(arrival)
             time = max(time, person.goodbye.least_time(seen), after_logout)
             arrived = max(arrived, after_logout)
-            move = _after_logout(person.left, room, move)
         sightings.append((id, time, arrived, move))
     return sightings, departures
-
-
-def _after_logout(left: Departed, room: Room | None, move: Move | None) -> Move | None:
-    """Return the move into `room` with a time after the logout; None if it came before that."""
-    if left.moment is None or room is None or move is None:
-        return move
-    return (move[0], max(move[1], left.moment + 1)) if left.at < room.since else None
