@@ -21,7 +21,7 @@ from .setup_hints import SetupHints
 
 # Seconds; a Redis that restarted empty has lost the agreement. This is sooner than readers need the
 # server's time, so that they seldom have to ask for it.
-AGREED_EVERY = 0.8 * TRUSTED
+AGREED_EVERY = 0.7 * TRUSTED
 AGREE_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
 
 
@@ -48,8 +48,8 @@ class Agreement:
         now = clock.stamp()
         if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
             return
-        if not clock.is_trusted(TRUSTED - AGREED_EVERY):
-            driver.run(clock.synchronise(TRUSTED - AGREED_EVERY), deadline)
+        if not clock.is_trusted(TRUSTED / 5):
+            driver.run(clock.synchronise(TRUSTED / 5), deadline)
         shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
         try:
             driver.run(backend.layout.claim(now), deadline)

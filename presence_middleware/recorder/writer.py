@@ -11,16 +11,13 @@ from ..backend import Backend
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
-from ..people import NEVER, People, Taken
+from ..people import NEVER, People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, run_all
 from ..stores.plan import CHUNK
 from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
-
-Parts = dict[Store, list[Taken]]
-"""What is written in one round trip, by shard."""
 
 
 @dataclass
@@ -78,7 +75,7 @@ class Writer:
         What failed, or may not be tried, waits again. Raises nothing but an interrupt of the
         calling thread.
         """
-        people, failing = self._people, self._health.failing
+        people = self._people
         if "" in attempt.avoid:
             return
         began, flushed, has_left = time.monotonic(), people.flushed, True
@@ -88,12 +85,7 @@ class Writer:
             while remaining > 0:
                 taken = people.take(min(remaining, self._batch_size))
                 remaining -= self._batch_size
-                nodes = self._by_node(taken, attempt.avoid)
-                # Each node has its own round trip, so of several nodes no single one comes last.
-                query = attempt.query if remaining <= 0 and len(nodes) == 1 else None
-                # A node that may fail again delays no other.
-                for node in sorted(nodes, key=failing.__contains__):
-                    self._write_node(attempt, node, nodes[node], query)
+                self._write_batch(attempt, taken, attempt.query if remaining <= 0 else None)
         except Exception as error:  # an error of our own must not lose sightings either
             self._note_failure(attempt, "", error)
         finally:  # nor must an interrupt of a handler that writes
@@ -104,32 +96,27 @@ class Writer:
             self.totals.last_flush = datetime.now(UTC)
         attempt.is_complete = attempt.failure is None and not has_left
 
-    def _by_node(self, taken: Sequence[Taken], avoid: set[str]) -> dict[str, Parts]:
-        """Return what people did by node, and there by shard, without the targets in `avoid`."""
-        shards: Parts = {}
-        for each in taken:
-            person = each.person
-            if person.shard is None:
-                kind, id = person.who
-                person.id = self._resolver.resolve_id(id) or ""
-                person.shard = self._stores[kind].shard_for(person.id)
-            shards.setdefault(person.shard, []).append(each)
-        nodes: dict[str, Parts] = {}
-        for shard, part in shards.items():
-            node = self.driver.node_of(shard.name)
-            if avoid.isdisjoint((node, shard.name)):
-                nodes.setdefault(node, {})[shard] = part
-        return nodes
-
-    def _write_node(
-        self, attempt: Attempt, node: str, parts: Parts, query: Plan[Any] | None
+    def _write_batch(
+        self, attempt: Attempt, taken: Sequence[Taken], query: Plan[Any] | None
     ) -> None:
-        """Write the shards of a node in a round trip that also runs the query."""
+        """Write what some people did, in a round trip that also runs the query."""
+        parts: dict[Store, list[Taken]] = {}
+        for each in taken:
+            shard = each.person.shard or self._place(each.person)
+            parts.setdefault(shard, []).append(each)
+        well, failing = dict[Store, str](), dict[Store, str]()
+        for shard in parts:
+            node = self.driver.node_of(shard.name)
+            if attempt.avoid.isdisjoint((node, shard.name)):
+                (failing if node in self._health.failing else well)[shard] = node
+        nodes = well | failing  # one that may fail again delays no other
+        if not nodes:
+            return
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
         write = Write(self._lost.process, low + int(stamp * 1e6 + 0.5))
-        plans: list[Plan[Any]] = []
-        for shard, part in parts.items():
-            plans.append(shard.write(*_timed(part, low, high), write))
+        plans: list[Plan[Any]] = [
+            shard.write(*_timed(parts[shard], low, high), write) for shard in nodes
+        ]
         if query is not None:
             plans.append(query)
             attempt.query = None
@@ -140,11 +127,11 @@ class Writer:
         except PresenceUnavailable as error:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error
-            self._note_failure(attempt, node, error)
+            self._note_failure(attempt, "", error)
             return
         if query is not None:
             attempt.answer = outcomes.pop()
-        for (shard, part), outcome in zip(parts.items(), outcomes, strict=True):
+        for (shard, node), outcome in zip(nodes.items(), outcomes, strict=True):
             if isinstance(outcome, Exception):
                 # A key of a wrong type is the fault of one shard. Other errors are the node's.
                 is_own = isinstance(outcome, QueryError)
@@ -152,15 +139,23 @@ class Writer:
                 continue
             if self._health.failing:
                 self._health.succeeded(node)
-            self._people.written(part, frozenset(outcome.refused), outcome.full)
+            self._people.written(parts[shard], frozenset(outcome.refused), outcome.full)
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)
             if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
+    def _place(self, person: Person) -> Store:
+        """Return the shard of a person, and resolve the id as it is stored."""
+        kind, id = person.who
+        person.id = self._resolver.resolve_id(id) or ""
+        person.shard = self._stores[kind].shard_for(person.id)
+        return person.shard
+
     def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
-        self._health.failed(target, error)
+        if target not in attempt.avoid:  # several shards of a node fail together
+            self._health.failed(target, error)
         attempt.failure = error
         attempt.avoid.add(target)
 

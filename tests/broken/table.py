@@ -613,8 +613,8 @@ each-recorder-takes-two-seconds: All recorders of a process end within two secon
 
 = redis/test_recorder.py::test_an_exit_that_is_out_of_time_starts_no_round_trip
 exit-asks-for-the-time: An exit that is out of time does not ask the server for its time.
-- driver.run(clock.synchronise(TRUSTED - AGREED_EVERY), deadline)
-+ driver.run(clock.synchronise(TRUSTED - AGREED_EVERY))
+- driver.run(clock.synchronise(TRUSTED / 5), deadline)
++ driver.run(clock.synchronise(TRUSTED / 5))
 exit-agrees-first: An exit that is out of time agrees on nothing.
 - driver.run(backend.layout.claim(now), deadline)
 + driver.run(backend.layout.claim(now))
