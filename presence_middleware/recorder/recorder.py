@@ -268,7 +268,6 @@ class Recorder:
         longer than half of `seconds` for another write to end, and starts no round trip after that.
         """
         attempt = Attempt(avoid, time.monotonic() + seconds / 2, query)
-        self._check_process()
         people, health = self.people, self.health
         if people.is_empty:
             attempt.is_complete = True
@@ -303,6 +302,7 @@ class Recorder:
         Waits for Redis, no longer than about `seconds`. Return whether nothing is left to write.
         Never raises.
         """
+        self._check_process()
         self.open_visits.note()
         return self._write(set(), seconds).is_complete
 
@@ -311,6 +311,7 @@ class Recorder:
 
         Never raises.
         """
+        self._check_process()
         self._write(set(self.health.failing))
 
     def read(self, plan: Plan[T]) -> T:
@@ -319,6 +320,7 @@ class Recorder:
         Return the result of the plan. Raises the errors of `Driver.run`. If the write found
         an outage, its error is raised at once: a reader never waits twice for the same outage.
         """
+        self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
         if attempt.query is None:
             if isinstance(attempt.answer, Exception):
