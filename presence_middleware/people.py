@@ -365,11 +365,6 @@ class People(Memory):
         """The number of sightings."""
         return self.coalesced + self.flushed + self.pending + self.dropped.total()
 
-    @property
-    def expired_or_full(self) -> int:
-        """The number of sightings that were dropped because Redis was away for too long."""
-        return self.dropped["expired"] + self.dropped["full"]
-
     def counters(self) -> dict[str, Any]:
         """Return all counters at the same moment, so that they add up."""
         with self.lock:
@@ -413,17 +408,19 @@ class People(Memory):
     def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
         """Note that the server answered.
 
-        `refused` are the positions of sightings of people who had left after they arrived, and
-        `full` is the number of new ids that found no room.
+        `refused` are the positions, among the sightings, of people who had left after they arrived,
+        and `full` is the number of new ids that found no room.
         """
         with self.lock:
-            for position, (person, seen, arrival, room, departures) in enumerate(taken):
+            position = -1
+            for person, seen, arrival, room, departures in taken:
                 del self._in_flight[person]
                 for departure in departures:
                     departure.is_sent = True
                 if seen is None:
                     continue
                 self.pending -= 1
+                position += 1
                 if position in refused:
                     person.refused(seen, arrival)
                     self.dropped["left"] += 1
@@ -433,15 +430,17 @@ class People(Memory):
             self.flushed -= full
             self.dropped["members"] += full
 
-    def restore(self) -> None:
-        """Let those wait again of whom there is still something to send."""
+    def restore(self) -> bool:
+        """Let those wait again for whom the server did not answer. Return whether there are any."""
         with self.lock:
+            has_left = bool(self._in_flight)
             for person, taken in self._in_flight.items():
                 if person.restore(taken):
                     self.pending -= 1
                     self.coalesced += 1
                 self._enqueue(person)
             self._in_flight, self._seen_again = {}, 0
+        return has_left
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written.

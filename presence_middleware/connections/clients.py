@@ -10,10 +10,9 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from .limits import RESERVED
-from .url import Options, RedisURL, options_of, parse_hosts
+from .url import Address, Options, RedisURL, parse_address
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -67,19 +66,23 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         get_lib_version()  # type: ignore[no-untyped-call]
 
     most = url.max_readers + RESERVED
+    if url.scheme == "embedded":
+        address = Address((), url.target, {}, {})
+    else:
+        address = parse_address(url.scheme, url.target)
+    given = _typed(address.options, parsers)
     if url.is_cluster:
-        hosts = parse_hosts(url.scheme, url.target)
-        (host, port), *others = hosts.addresses
+        (host, port), *others = address.hosts
         # This asks the nodes of the URL for all other nodes.
         return redis.RedisCluster(
             # redis-py uses a connection class only if it gets a URL as well.
             url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-            startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
+            startup_nodes=[ClusterNode(*each) for each in others],  # type: ignore[no-untyped-call]
             require_full_coverage=False,  # while a node is away, the others still answer
             **{
                 **_OPTIONS,
                 "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
-                **_typed(hosts.options, parsers),
+                **given,
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
                 "max_connections": most,
             },
@@ -88,33 +91,30 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     retry_class: Any = AsyncRetry if is_async else Retry
     retry = retry_class(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
+    pool = {"connection_class": classes[url.scheme], "max_connections": most}
     if url.scheme == "redis+sentinel":
-        hosts = parse_hosts(url.scheme, url.target)
         # Connections to Sentinels get the same options: their defaults are ten retries, and
         # timeouts of minutes.
         manager = library.Sentinel(
-            list(hosts.addresses),
-            sentinel_kwargs={**options, **_typed(hosts.sentinel_options, parsers)},
-            **{**options, **_typed(hosts.options, parsers)},
+            list(address.hosts),
+            sentinel_kwargs={**options, **_typed(address.sentinel_options, parsers)},
+            **{**options, **given},
         )
         for sentinel in manager.sentinels:
             sentinel.connection_pool.connection_class = classes["redis"]
         # This asks the Sentinels for each connection to the primary.
-        client = manager.master_for(hosts.service)
-    elif url.scheme == "embedded":
-        client = library.Redis.from_url(f"unix://{quote(url.target)}", **options)
+        return manager.master_for(address.name, **pool)
+    if address.hosts:
+        options["host"], options["port"] = address.hosts[0]
     else:
-        if url.scheme == "unix" and not is_async:
+        options["path"] = address.name
+        if not is_async:
             # Without this option, redis-py 7 cannot use RESP3 over a unix socket.
             with suppress(ImportError):  # before redis-py 7
                 from redis.maint_notifications import MaintNotificationsConfig
 
                 options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-        target, _, query = url.target.partition("?")
-        client = library.Redis.from_url(target, **{**options, **_typed(options_of(query), parsers)})
-    pool = client.connection_pool
-    pool.connection_class, pool.max_connections = classes[url.scheme], most
-    return client
+    return library.Redis.from_pool(library.ConnectionPool(**{**options, **given, **pool}))
 
 
 def _typed(options: Options, parsers: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from .drivers import Driver, checked_replies, filled_pipeline, translated_error
+from .drivers import Driver, filled_pipeline
 
 _KEYLESS = {"TIME", "INFO"}
 # The position of the first key in a command, if it is not the first argument.
@@ -65,18 +65,18 @@ class ClusterDriver(Driver):
         """
         from redis import exceptions
 
-        moved = (exceptions.AskError, exceptions.ClusterError)
-        try:
-            nodes = _commands_by_node(client, batch)
-        except exceptions.RedisClusterException:
-            # By the last known layout, no node owns the slot.
-            self._refresh_nodes(client, None)
-            nodes = _commands_by_node(client, batch)
+        moved = exceptions.AskError, exceptions.ClusterError, exceptions.RedisClusterException
+        nodes: dict[str, tuple[Any, dict[int, Command]]] = {}
+        for number, command in enumerate(batch.commands):
+            node = self._owner(client, command)
+            nodes.setdefault(node and node.name, (node, {}))[1][number] = command
         replies: dict[int, Any] = {}
-        for node, commands in nodes:
+        for node, commands in nodes.values():
             part = Batch(tuple(commands.values()), batch.atomic)
             try:
                 try:
+                    if node is None:
+                        raise exceptions.RedisClusterException("no known node has the slot")
                     pipeline = filled_pipeline(client.get_redis_connection(node), part)
                     part_replies = pipeline.execute(raise_on_error=False)
                     refused = [reply for reply in part_replies if isinstance(reply, moved)]
@@ -91,9 +91,21 @@ class ClusterDriver(Driver):
                 if not batch.is_tolerant:
                     raise
                 self.health.lost_connection()
-                part_replies = [translated_error(error)] * len(commands)
+                part_replies = [error] * len(commands)
             replies |= zip(commands, part_replies, strict=True)
-        return checked_replies([replies[number] for number in range(len(batch.commands))], batch)
+        return [replies[number] for number in range(len(batch.commands))]
+
+    def _owner(self, client: Any, command: Command) -> Any:
+        """Return the node that executes a command, None if no known node has the slot."""
+        from redis.exceptions import RedisClusterException
+
+        name = str(command[0])
+        if name in _KEYLESS:
+            nodes = _primaries(client)
+            return nodes[self._keyless_node % len(nodes)] if nodes else None
+        with suppress(RedisClusterException):
+            return client.get_node_from_key(command[_KEY_POSITION.get(name, 1)])
+        return None
 
     def _refresh_nodes(self, client: Any, failed: Any) -> None:
         """Ask the Cluster again which node owns which slots."""
@@ -112,12 +124,3 @@ class ClusterDriver(Driver):
 
 def _primaries(client: Any) -> list[Any]:
     return sorted(client.get_primaries(), key=lambda node: str(node.name))
-
-
-def _commands_by_node(client: Any, batch: Batch) -> list[tuple[Any, dict[int, Command]]]:
-    """Return each node with its commands, by their index in the batch."""
-    nodes: dict[str, tuple[Any, dict[int, Command]]] = {}
-    for number, command in enumerate(batch.commands):
-        node = client.get_node_from_key(command[_KEY_POSITION.get(str(command[0]), 1)])
-        nodes.setdefault(node.name, (node, {}))[1][number] = command
-    return list(nodes.values())

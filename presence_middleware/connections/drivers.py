@@ -8,9 +8,10 @@ import asyncio
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from copy import copy
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -22,12 +23,17 @@ from ..errors import (
     QueryError,
     RedisRefused,
 )
-from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
+from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import open_client
 from .health import RedisHealth
-from .limits import Allowance, async_reader_slot, reader_slot, remaining
+from .limits import DEADLINE, free_slots, remaining
 from .loops import in_thread, is_trio, require_asyncio
 from .url import RedisURL
+
+# How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
+READ_SECONDS = 2.0
+# Shorter round trips are not counted: a list of a million ids needs a thousand of them.
+PROMPT_SECONDS = 0.1
 
 TOO_LATE = "Redis did not answer in time"
 
@@ -71,36 +77,55 @@ class _Runner:
     async def _run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """Run a plan and return its result. Raises the errors of `Driver.run`."""
         replies: list[Any] | None = None
-        allowance = Allowance()
+        seconds_left = READ_SECONDS
         while True:
-            if time.monotonic() > deadline or allowance.left <= 0:
+            if time.monotonic() > deadline or seconds_left <= 0:
                 raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = next_batch(plan, replies)
+                batch = plan.send(replies)  # type: ignore[arg-type]  # None starts the plan
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            client: Any = None
-            try:
-                with allowance:
-                    client = self.connect()
-                    replies = await self.exchange(client, batch)
             except Exception as error:
-                failure = translated_error(error)
-                is_busy = isinstance(failure, ConnectionsBusy)
-                if isinstance(failure, PresenceUnavailable) and not is_busy:
-                    await self._lost_connection(client)
-                # The error of a server may contain ids.
-                raise failure from (None if is_server_error(error) else error)
-            # A server that refused a command may be no longer the primary.
-            if batch.is_tolerant and RedisRefused in map(type, replies):
+                failure = plan_error(error, replies)
+                raise failure from failure.__cause__
+            began = time.monotonic()
+            # An earlier deadline stays in force.
+            outer = DEADLINE.set(min(DEADLINE.get(), began + seconds_left))
+            try:
+                replies = await self._round_trip(batch)
+            finally:
+                DEADLINE.reset(outer)
+            seconds = time.monotonic() - began
+            if seconds > PROMPT_SECONDS:
+                seconds_left -= seconds
+
+    async def _round_trip(self, batch: Batch) -> list[Any]:
+        """Send a batch and return the replies. All errors are errors of this package."""
+        client: Any = None
+        try:
+            client = self.connect()
+            replies = checked_replies(await self.exchange(client, batch), batch)
+        except Exception as error:
+            failure = translated_error(error)
+            is_busy = isinstance(failure, ConnectionsBusy)
+            if isinstance(failure, PresenceUnavailable) and not is_busy:
                 await self._lost_connection(client)
+            # The error of a server may contain ids.
+            raise failure from (None if is_server_error(error) else error)
+        # A server that refused a command may be no longer the primary.
+        if batch.is_tolerant and RedisRefused in map(type, replies):
+            await self._lost_connection(client)
+        return replies
 
     def connect(self) -> Any:
         """Return the client. Only a client for a Cluster opens a connection by that."""
         raise NotImplementedError
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies. Raises the errors of the client."""
+        """Send a batch over `client` and return the replies, in which errors may be.
+
+        Raises the errors of the client, and `ConnectionsBusy` if no slot gets free in time.
+        """
         raise NotImplementedError
 
     async def _lost_connection(self, client: Any) -> None:
@@ -157,13 +182,21 @@ class Driver(_Runner):
         return at_once(self._run(plan, deadline))
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        with nullcontext() if self._is_writer else reader_slot(client, self._max_readers):
+        if self._is_writer:
             return self.execute(client, batch)
+        free = free_slots(client, self._max_readers)
+        # The wait takes at most half of the time until the deadline; the rest is for Redis.
+        if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+            raise ConnectionsBusy
+        try:
+            return self.execute(client, batch)
+        finally:
+            free.release()
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies. Raises the errors of the client."""
-        replies = filled_pipeline(client, batch).execute(raise_on_error=False)
-        return checked_replies(replies, batch)
+        """Send a batch over `client` and return the replies, as `exchange` does."""
+        replies: list[Any] = filled_pipeline(client, batch).execute(raise_on_error=False)
+        return replies
 
 
 class AsyncDriver(_Runner):
@@ -194,9 +227,18 @@ class AsyncDriver(_Runner):
         return await self._run(plan)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        async with asyncio.timeout(remaining()), async_reader_slot(client, self._max_readers):
-            replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
-        return checked_replies(replies, batch)
+        free = free_slots(client, self._max_readers, asyncio.get_running_loop())
+        try:
+            async with asyncio.timeout(remaining() / 2):
+                await free.acquire()
+        except TimeoutError:
+            raise ConnectionsBusy from None
+        try:
+            async with asyncio.timeout(remaining()):
+                replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
+        finally:
+            free.release()
+        return replies  # type: ignore[no-any-return]
 
 
 async def close_async_clients() -> None:

@@ -51,7 +51,8 @@ class RedisHealth:
     def begin(self) -> None:
         """Reset the state. In a forked child, a thread that held the lock may not exist."""
         self._lock = threading.Lock()
-        self._failing: dict[str, Failure] = {}
+        self.failing: dict[str, Failure] = {}
+        """The targets whose last attempt failed."""
         self.is_outage = False
         """True while sightings wait because a write failed."""
         self.last_error: str | None = None
@@ -67,34 +68,28 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return not self._failing or not self._failures_of(target)
+        return target not in self.failing and "" not in self.failing
 
-    def is_due(self, target: str) -> bool:
-        """Return whether to try a write: there was no failure, or its pause is over."""
-        return not self._failing or all(
-            time.monotonic() >= failure.next_attempt for failure in self._failures_of(target)
-        )
+    def resting(self) -> set[str]:
+        """Return the targets that are not to be tried now, because their pause is not over."""
+        if not self.failing:
+            return set()
+        now = time.monotonic()
+        failing = self.failing.copy()  # another thread may remove a failure at any time
+        return {target for target, failure in failing.items() if now < failure.next_attempt}
 
     def is_refusing(self) -> bool:
         """Return whether any target answered, but refused the last attempt."""
-        return any(failure.is_refusal for failure in list(self._failing.values()))
-
-    def failures(self, target: str) -> int:
-        """Return how many attempts in a row have failed."""
-        failure = self._failing.get(target)
-        return failure.count if failure else 0
-
-    def _failures_of(self, target: str) -> list[Failure]:
-        """Return the failures of a target and of the whole server."""
-        # Another thread may remove a failure at any time.
-        found = (self._failing.get(name) for name in {"", target})
-        return [failure for failure in found if failure is not None]
+        return bool(self.failing) and any(
+            failure.is_refusal for failure in list(self.failing.values())
+        )
 
     def failed(self, target: str, error: Exception | None = None) -> None:
         """Note that an attempt failed, with `error` if it is known."""
-        count = self.failures(target) + 1
+        known = self.failing.get(target)
+        count = known.count + 1 if known else 1
         next_attempt = time.monotonic() + self.pause(count)
-        self._failing[target] = Failure(count, next_attempt, isinstance(error, RedisRefused))
+        self.failing[target] = Failure(count, next_attempt, isinstance(error, RedisRefused))
 
     def pause(self, failures: int) -> float:
         """Return the seconds until the next attempt, after that many failures in a row.
@@ -106,12 +101,8 @@ class RedisHealth:
 
     def succeeded(self, target: str) -> None:
         """Note that an attempt to write succeeded."""
-        self._failing.pop(target, None)
-        self._failing.pop("", None)
-
-    def all_written(self) -> None:
-        """Note that no sighting waits any longer."""
-        self._failing.clear()
+        self.failing.pop(target, None)
+        self.failing.pop("", None)
 
     def outage(self, error: Exception, pending: int) -> None:
         """Note that a write failed with `error`, and log the beginning of an outage.
@@ -134,12 +125,13 @@ class RedisHealth:
                 self.last_error,
             )
 
-    def outage_over(self, written: int, dropped: int) -> None:
-        """Note that all sightings are written, and log the end of an outage.
+    def all_written(self, written: int, dropped: int) -> None:
+        """Note that no sighting waits any longer, and log the end of an outage.
 
         `written` is the number of sightings that had waited. `dropped` is the number of sightings
         dropped since the process began.
         """
+        self.failing.clear()
         with self._lock:
             is_last, self.is_outage = self.is_outage, False
         if is_last:

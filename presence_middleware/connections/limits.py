@@ -11,18 +11,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
+from ..errors import PresenceUnavailable, RedisRefused
 
-# How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
-READ_SECONDS = 2.0
-# Shorter round trips are not counted: a list of a million ids needs a thousand of them.
-PROMPT_SECONDS = 0.1
 # How many readers use a client at once. A round trip occupies each for less than a millisecond.
 CONNECTIONS = 16
 # How many connections of a pool are reserved for whatever writes.
@@ -31,33 +25,13 @@ RESERVED = 4
 # For how long a request that has met an outage asks nothing.
 OUTAGE_PAUSE = 5.0
 
-_end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
+DEADLINE: ContextVar[float] = ContextVar("presence_deadline", default=math.inf)
+"""When a round trip must have ended, by `time.monotonic()`."""
 
 
 def remaining() -> float:
     """Return the seconds until the deadline: negative after it, infinite without a deadline."""
-    return _end.get() - time.monotonic()
-
-
-class Allowance:
-    """The time that one plan may still wait for Redis: a context manager around a round trip.
-
-    In the block, that is the deadline of `remaining`; an earlier deadline stays in force.
-    """
-
-    def __init__(self) -> None:
-        self.left = READ_SECONDS
-        """Seconds; zero or less if the time is used up."""
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-        self._token = _end.set(min(_end.get(), self._began + self.left))
-
-    def __exit__(self, *_: object) -> None:
-        _end.reset(self._token)
-        seconds = time.monotonic() - self._began
-        if seconds > PROMPT_SECONDS:
-            self.left -= seconds
+    return DEADLINE.get() - time.monotonic()
 
 
 def _until_deadline(name: str) -> Any:
@@ -65,7 +39,7 @@ def _until_deadline(name: str) -> Any:
 
     def method(self: "TimedSocket", *arguments: Any) -> Any:
         if self._timeout != 0:  # a socket that never waits needs no deadline
-            seconds = remaining()
+            seconds = DEADLINE.get() - time.monotonic()
             if seconds <= 0:
                 raise TimeoutError
             timeout = seconds if self._timeout is None else min(self._timeout, seconds)
@@ -122,48 +96,21 @@ class Patience:
 _slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
-@contextmanager
-def reader_slot(client: Any, max_readers: int | None) -> Iterator[None]:
-    """Hold a slot of a sync client for a block. Raises `ConnectionsBusy` if none gets free.
+def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
+    """Return the semaphore of a client's slots, for an event loop or for threads of this process.
 
-    `max_readers` is how many may use the client at once, by default the room in its pool. The wait
-    takes at most half of the time until the deadline; the rest is for Redis.
+    `max_readers` is how many may use the client at once, by default the room in its pool.
     """
-    user = os.getpid(), threading.Lock
-    free = _free_slots(client, max_readers, user, threading.Semaphore)
-    if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
-        raise ConnectionsBusy
-    try:
-        yield
-    finally:
-        free.release()
-
-
-@asynccontextmanager
-async def async_reader_slot(client: Any, max_readers: int | None) -> AsyncIterator[None]:
-    """Hold a slot of an async client for a block, as `reader_slot` does."""
-    free = _free_slots(client, max_readers, asyncio.get_running_loop(), asyncio.Semaphore)
-    try:
-        async with asyncio.timeout(remaining() / 2):
-            await free.acquire()
-    except TimeoutError:
-        raise ConnectionsBusy from None
-    try:
-        yield
-    finally:
-        free.release()
-
-
-def _free_slots(client: Any, max_readers: int | None, user: Any, kind: Callable[[int], Any]) -> Any:
-    """Return the semaphore of a client's slots for a user, and drop those of former users."""
+    user = loop or (os.getpid(), threading.Lock)
     semaphores = _slots.setdefault(client, {})
     free = semaphores.get(user)
     if free is None:
         pool = getattr(client, "connection_pool", None)
         size = getattr(pool, "max_connections", None) or math.inf
-        room = int(max(1, min(CONNECTIONS, size - 1)))
+        room = max_readers or int(max(1, min(CONNECTIONS, size - 1)))
         for former in set(semaphores) - {user}:
             semaphores.pop(former, None)
         # If several threads make one at once, all use the first.
-        free = semaphores.setdefault(user, kind(max_readers or room))
+        free = threading.Semaphore(room) if loop is None else asyncio.Semaphore(room)
+        free = semaphores.setdefault(user, free)
     return free

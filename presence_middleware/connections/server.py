@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..stores.plan import Batch, Plan, decoded
+from ..stores.plan import Batch, Plan, decoded, to_microseconds
 from .health import RedisHealth
 
 # If the two bounds are further apart than this, in seconds, the server is asked again.
@@ -37,6 +37,8 @@ class ServerClock:
         """True if stamps are converted to the server's time, rather than returned unchanged."""
         self._health = health
         self._low = self._high = 0.0
+        self.bounds = 0, 0
+        """The bounds of the server's time at the stamp 0, in whole microseconds since the epoch."""
         self._asked_at = 0.0
         # The server that was asked, as `RedisHealth` numbers them; -1 before the first answer.
         self._generation = -1
@@ -65,30 +67,24 @@ class ServerClock:
         ((seconds, microseconds),) = yield Batch((("TIME",),))
         server = int(seconds) + int(microseconds) / 1e6
         self._low, self._high = server - self.stamp(), server - before
+        self.bounds = to_microseconds(self._low), to_microseconds(self._high)
         self._asked_at, self._generation = before, generation
 
     def now(self) -> Plan[float]:
         """Return the lower bound of the server's time, in seconds since the epoch."""
-        yield from self.synchronise()
+        if not self.is_trusted():
+            yield from self.synchronise()
         return round(self._low + self.stamp(), 6)
 
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""
-        yield from self.synchronise()
+        if not self.is_trusted():
+            yield from self.synchronise()
         return round(self._high + self.stamp(), 6)
 
     def moment(self, stamp: float) -> float:
         """Return the lower bound of a stamp in the server's time, in seconds since the epoch."""
         return round(self._low + stamp, 6)
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The bounds of the server's time at the stamp 0, in whole microseconds since the epoch."""
-        return int(self._low * 1e6 + 0.5), int(self._high * 1e6 + 0.5)
-
-    def microseconds(self, stamp: float) -> int:
-        """Return the lower bound of a stamp as whole microseconds since the epoch."""
-        return int((self._low + stamp) * 1e6 + 0.5)
 
 
 def server_facts(section: str) -> Plan[Facts]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ..parsers import InvalidValue
 from .limits import CONNECTIONS
@@ -14,15 +14,6 @@ FORMS = (
     "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "
     "redis+cluster://host1,host2, embedded://[directory] or memory://"
 )
-SENTINEL_FORM = "redis+sentinel://[user:password@]sentinel1[:26379],sentinel2…/service[/0]"
-CLUSTER_FORM = (
-    "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
-    "has no databases"
-)
-
-_NETWORK = {"redis", "rediss", "unix"}
-_CLUSTER = {"redis+cluster", "rediss+cluster"}
-_ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2F %3F %23 %40"
 _QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
 # The options that a query may contain. redis-py would reject others at the first use only.
 _OPTION = re.compile(
@@ -44,15 +35,46 @@ _NOT_AN_OPTION = (
 )
 _PROVIDER = re.compile(r"\w+(\.\w+)*:\w+")
 _MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
-_SEVERAL_HOSTS = re.compile(
-    r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)(?P<path>/[^?@]*)?(?:\?(?P<options>[^@]*))?"
-)
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
-# The default port, the path and the form of a URL with several hosts.
-_SENTINELS = 26379, re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?"), SENTINEL_FORM
-_NODES = 6379, re.compile(r"(?P<service>)(?P<db>0?)"), CLUSTER_FORM
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:,/?#@\s]+)(?::(\d{0,5}))?")
+_USER = "(?:(?P<user>[^/?]*)@)?"
+_SERVER = f"{_USER}(?P<hosts>{_HOST.pattern})"
+_SERVERS = rf"(?:(?P<user>[^/?@]*)@)?(?P<hosts>{_HOST.pattern}(?:,\s*{_HOST.pattern})*)"
+_OPTIONS = r"(?:\?(?P<options>[^@]*))?"
 
-Options = dict[str, str | None]
+
+# The default port, the pattern and the remedy of what comes after `://`.
+_ONE = (
+    6379,
+    rf"{_SERVER}(?P<name>)/?(?P<db>\d*)(?:\?(?P<options>[^#@]*))?(?:#[^@]*)?",
+    "the host, the port or the database is not valid; write / ? # @ in a password as "
+    "%2F %3F %23 %40",
+)
+_CLUSTER = (
+    6379,
+    rf"{_SERVERS}(?P<name>)/?(?P<db>0?){_OPTIONS}",
+    "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
+    "has no databases",
+)
+_SOCKET = (
+    0,
+    rf"{_USER}(?P<hosts>)(?P<name>/[^?#]+)(?P<db>)(?:\?(?P<options>[^#]*))?(?:#.*)?",
+    "a socket needs an absolute path: unix:///path",
+)
+_SENTINELS = (
+    26379,
+    rf"{_SERVERS}/(?P<name>[^/?#@]+)(?:/(?P<db>\d+))?{_OPTIONS}",
+    "redis+sentinel://[user:password@]sentinel1[:26379],sentinel2…/service[/0]",
+)
+_FORMS = {
+    "redis": _ONE,
+    "rediss": _ONE,
+    "unix": _SOCKET,
+    "redis+sentinel": _SENTINELS,
+    "redis+cluster": _CLUSTER,
+    "rediss+cluster": _CLUSTER,
+}
+
+Options = dict[str, str]
 """Options of redis-py, as text: `username`, `password` and the options of the query."""
 
 
@@ -64,8 +86,7 @@ class RedisURL:
     """`redis`, `rediss`, `unix`, `redis+sentinel`, `redis+cluster`, `rediss+cluster`, `embedded` or
     `memory`."""
     target: str
-    """For `redis`, `rediss` and `unix`, a URL for redis-py. For Sentinels and Clusters, the part
-    after `://`. For `embedded`, a directory. For `memory`, a name."""
+    """The part after `://`. For `embedded`, a directory. For `memory`, a name."""
     may_start: bool = True
     """False if connections do not start an embedded server."""
 
@@ -76,7 +97,7 @@ class RedisURL:
     @property
     def is_cluster(self) -> bool:
         """True if the keys are on several nodes."""
-        return self.scheme in _CLUSTER
+        return self.scheme.endswith("+cluster")
 
     @property
     def max_readers(self) -> int:
@@ -85,23 +106,21 @@ class RedisURL:
         return int(match[1]) if match else CONNECTIONS
 
     def __str__(self) -> str:
-        return hide_credentials(
-            self.target if "://" in self.target else f"{self.scheme}://{self.target}"
-        )
+        return hide_credentials(f"{self.scheme}://{self.target}")
 
     __repr__ = __str__
 
 
 @dataclass(frozen=True)
-class Hosts:
-    """The parts of a URL with several hosts. `repr()` shows no passwords."""
+class Address:
+    """The parts of a URL. `repr()` shows no passwords."""
 
-    addresses: tuple[tuple[str, int], ...]
-    """The nodes of a Cluster, or the Sentinels."""
-    service: str
-    """The service that the Sentinels name; empty for a Cluster."""
+    hosts: tuple[tuple[str, int], ...]
+    """The server, the nodes of a Cluster, or the Sentinels, with their ports."""
+    name: str
+    """The path of a socket, or the service that the Sentinels name."""
     options: Options = field(repr=False)
-    """The options of connections to servers, for Sentinels `db` among them."""
+    """The options of connections to servers, among them `db`."""
     sentinel_options: Options = field(repr=False)
     """The options of connections to Sentinels, whose names in the query begin with `sentinel_`."""
 
@@ -124,11 +143,9 @@ def _parse(url: str) -> RedisURL:
     if not mark:
         raise ValueError
     scheme = "unix" if spelling == "valkey+unix" else spelling.replace("valkey", "redis")
-    if scheme in _NETWORK:
-        return _network(scheme, rest)
-    if scheme in {"redis+sentinel", *_CLUSTER}:
-        hosts = parse_hosts(scheme, rest)
-        for options in (hosts.options, hosts.sentinel_options):
+    if scheme in _FORMS:
+        address = parse_address(scheme, rest)
+        for options in (address.options, address.sentinel_options):
             _check_options(scheme, options)
         return RedisURL(scheme, rest)
     if scheme == "embedded":
@@ -161,58 +178,27 @@ def _check_options(scheme: str, options: Options) -> None:
         raise ValueError("credential_provider=module:object takes the place of user and password")
 
 
-def _network(scheme: str, rest: str) -> RedisURL:
-    url = f"{scheme}://{rest}"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        # The text of this error repeats a part of the URL, which may be a password.
-        raise ValueError(_ESCAPES) from None
-    if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
-        raise ValueError(_ESCAPES)
-    user = {"username": parts.username, "password": parts.password}
-    _check_options(scheme, user | options_of(parts.query))
-    if scheme == "unix":
-        if not parts.path.startswith("/") or parts.hostname:
-            raise ValueError("a socket needs an absolute path: unix:///path")
-    elif not parts.hostname or port == 0:
-        raise ValueError("no host")
-    elif not re.fullmatch(r"/?\d*", parts.path):
-        raise ValueError("the database is a number")
-    return RedisURL(scheme, url)
-
-
-def options_of(query: str) -> Options:
-    """Return the options of the query of a URL."""
-    return dict(parse_qsl(query, keep_blank_values=True))
-
-
-def parse_hosts(scheme: str, rest: str) -> Hosts:
-    """Parse the part of a URL after `://`: `[user:password@]h1[:port],h2…[/path][?options]`.
-
-    Raises `ValueError` with the form of the scheme.
-    """
-    default_port, path, form = _NODES if scheme in _CLUSTER else _SENTINELS
-    parts = _SEVERAL_HOSTS.fullmatch(rest)
-    hosts = [_HOST.fullmatch(host.strip()) for host in parts["hosts"].split(",")] if parts else []
-    service = path.fullmatch((parts["path"] or "/")[1:]) if parts else None
-    addresses = [(host[1].strip("[]"), int(host[2] or default_port)) for host in hosts if host]
-    if not (parts and service and all(hosts) and all(0 < port < 65536 for _, port in addresses)):
-        raise ValueError(form)
-    options: Options = {"db": service["db"] or "0"}
-    options |= options_of(parts["options"] or "")
-    if parts["user"]:
-        username, _, password = parts["user"].partition(":")
-        options |= {"username": unquote(username) or None, "password": unquote(password) or None}
+def parse_address(scheme: str, rest: str) -> Address:
+    """Parse the part of a URL after `://`. Raises `ValueError` with the form of the scheme."""
+    port, pattern, remedy = _FORMS[scheme]
+    parts = re.fullmatch(pattern, rest)
+    if parts is None:
+        raise ValueError(remedy)
+    found = _HOST.findall(parts["hosts"])
+    hosts = tuple((unquote(host.strip("[]")), int(given or port)) for host, given in found)
+    options: Options = {"db": parts["db"] or "0"}
+    options |= parse_qsl(parts["options"] or "", keep_blank_values=True)
+    username, _, password = (parts["user"] or "").partition(":")
+    user = {"username": unquote(username), "password": unquote(password)}
+    options |= {name: value for name, value in user.items() if value}
     sentinel_options: Options = {}
-    if scheme in _CLUSTER:
-        if options.pop("db") != "0":
-            raise ValueError(form)
-    else:
+    if scheme == "redis+sentinel":
         for name in [name for name in options if name.startswith("sentinel_")]:
             sentinel_options[name.removeprefix("sentinel_")] = options.pop(name)
-    return Hosts(tuple(addresses), service["service"], options, sentinel_options)
+    has_database = scheme.endswith("+cluster") and options.pop("db") != "0"
+    if has_database or not all(0 < port < 65536 for _, port in hosts):
+        raise ValueError(remedy)
+    return Address(hosts, unquote(parts["name"]), options, sentinel_options)
 
 
 def hide_credentials(url: str) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..connections.drivers import Driver
-from ..errors import PresenceUnavailable, QueryError
-from ..stores import Plan, Shards, moment_of, run_all
+from ..errors import QueryError
+from ..stores import Plan, Shards, merge_plans, moment_of, run_all
 from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Position
 from ..stores.plan import first_error
 
@@ -119,7 +119,7 @@ class Streams:
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
         self.kind, self._get_driver = kind, get_driver
-        self.prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
+        self.prefix = shards.all[0].prefix
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
     def run(self, plan: Plan[T]) -> T:
@@ -131,10 +131,8 @@ class Streams:
 
         Raises if a shard is away.
         """
-        positions = self._read([stream.position(until) for stream in self._streams])
-        if error := first_error(positions):
-            raise error
-        return tuple(positions)
+        plans = [stream.position(until) for stream in self._streams]
+        return tuple(self.run(merge_plans(plans)))
 
     def parse_cursor(self, cursor: str) -> Positions:
         """Return the positions of a cursor. Raises `QueryError` for any other text."""
@@ -164,11 +162,11 @@ class Streams:
         away has no events for now. Raises `PresenceUnavailable` if no shard can be read.
         """
         limits = until or (None,) * len(after)
-        plans = map(EventStream.read, self._streams, after, limits)
-        readings = self._read(list(plans))
+        plans = list(map(EventStream.read, self._streams, after, limits))
+        readings = self.run(run_all(plans))
         found = [(n, each) for n, each in enumerate(readings) if not isinstance(each, Exception)]
-        if not found:
-            raise readings[0]
+        if not found and (error := first_error(readings)):
+            raise error
         start, end = list(after), list(after)
         for shard, reading in found:
             end[shard] = reading.position
@@ -183,24 +181,6 @@ class Streams:
                 chunks[-1].add(shard, entry)
         has_more = any(reading.has_more for _, reading in found)
         return Read([each for each in chunks if each.is_lost or each.size], tuple(end), has_more)
-
-    def _read(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        """Run a plan for each shard; return the results, or the errors.
-
-        Each node is asked by itself, so that its outage stops no other.
-        """
-        driver = self._get_driver()
-        nodes: dict[str, list[int]] = {}
-        for number, name in enumerate(self._names):
-            nodes.setdefault(driver.node_of(name), []).append(number)
-        outcomes: dict[int, Any] = {}
-        for numbers in nodes.values():
-            try:
-                results = driver.run(run_all([plans[number] for number in numbers]))
-            except PresenceUnavailable as error:
-                results = [error] * len(numbers)
-            outcomes |= zip(numbers, results, strict=True)
-        return [outcomes[number] for number in range(len(plans))]
 
 
 class Place:

@@ -32,7 +32,7 @@ from .setup_hints import SetupHints
 from .verdict import UNCOUNTED
 from .visit import OpenVisits, Visit
 from .worker import Worker
-from .writer import Attempt, MayTry, Writer
+from .writer import Attempt, Writer
 
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
 SEEN = Act.SEEN
@@ -243,13 +243,15 @@ class Recorder:
         try:
             self.open_visits.refresh()
             is_busy = not self.people.is_empty
-            is_written = self._write(self.health.is_due).is_complete
+            is_written = self._write(self.health.resting()).is_complete
             with self.write_lock:
                 self._writer.rewrite_lost()
             self.backend.upkeep.run(self._writer.driver)
-            self.guests.turn(self.stamp())
+            now = self.stamp()
+            if now >= self.people.period_ends:
+                self.guests.turn(now)
             if is_written:
-                self.hints.check(self.stamp(), self.backend.writing_driver)
+                self.hints.check(now, self.backend.writing_driver)
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True
@@ -258,15 +260,14 @@ class Recorder:
     # Writing, in the thread or in a handler.
 
     def _write(
-        self, may_try: MayTry, seconds: float = math.inf, query: Plan[Any] | None = None
+        self, avoid: set[str], seconds: float = math.inf, query: Plan[Any] | None = None
     ) -> Attempt:
         """Write everything that waits, and run `query` in the last round trip if it can.
 
-        Never raises. Waits no longer than half of `seconds` for another write to end, and starts
-        no round trip after that.
+        Never raises. Does not try the targets in `avoid`, by their names in `RedisHealth`. Waits no
+        longer than half of `seconds` for another write to end, and starts no round trip after that.
         """
-        attempt = Attempt(may_try, time.monotonic() + seconds / 2, query)
-        self._check_process()
+        attempt = Attempt(avoid, time.monotonic() + seconds / 2, query)
         people, health = self.people, self.health
         if people.is_empty:
             attempt.is_complete = True
@@ -280,7 +281,8 @@ class Recorder:
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
             if attempt.is_complete:
-                health.outage_over(people.flushed - flushed, people.expired_or_full)
+                dropped = people.dropped["expired"] + people.dropped["full"]
+                health.all_written(people.flushed - flushed, dropped)
             else:
                 now, settings = self.stamp(), self.settings
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}
@@ -300,15 +302,17 @@ class Recorder:
         Waits for Redis, no longer than about `seconds`. Return whether nothing is left to write.
         Never raises.
         """
+        self._check_process()
         self.open_visits.note()
-        return self._write(lambda _: True, seconds).is_complete
+        return self._write(set(), seconds).is_complete
 
     def write_for_reader(self) -> None:
         """Write everything that waits, except to servers that failed: the thread tries them.
 
         Never raises.
         """
-        self._write(self.health.is_well)
+        self._check_process()
+        self._write(set(self.health.failing))
 
     def read(self, plan: Plan[T]) -> T:
         """Write everything that waits and run a reader's plan, in the same round trip if possible.
@@ -316,9 +320,12 @@ class Recorder:
         Return the result of the plan. Raises the errors of `Driver.run`. If the write found
         an outage, its error is raised at once: a reader never waits twice for the same outage.
         """
-        attempt = self._write(self.health.is_well, query=plan)
-        if attempt.is_answered:
-            return attempt.result()  # type: ignore[no-any-return]
+        self._check_process()
+        attempt = self._write(set(self.health.failing), query=plan)
+        if attempt.query is None:
+            if isinstance(attempt.answer, Exception):
+                raise attempt.answer
+            return attempt.answer  # type: ignore[no-any-return]
         failure = attempt.failure
         if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
             raise failure

@@ -1,8 +1,17 @@
-"""Writes to Redis what people did."""
+"""Writes to Redis what people did, and checks around that, because another server may answer.
 
+Before a write, all processes of a site must agree. After it, a server may turn out to have lost
+data: each shard stores when each process last wrote to it. If that time is missing or older than
+the process remembers, the server restarted without it or with older data, failed over to a replica
+that lagged behind, or evicted the key.
+"""
+
+import math
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -12,47 +21,35 @@ from ..connections.drivers import Driver
 from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
-from ..people import NEVER, Departed, People, Room, Taken
-from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
+from ..people import NEVER, People, Person, Taken
+from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
 from ..stores.plan import CHUNK
-from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
-
-MayTry = Callable[[str], bool]
-"""Return whether to try a place, by its name in `RedisHealth`."""
-
-Parts = dict[Store, list[Taken]]
-"""What is written in one round trip, by shard."""
+# Seconds; a Redis that restarted empty has lost the agreement. This is sooner than readers need the
+# server's time, so that they seldom have to ask for it.
+AGREED_EVERY = 0.7 * TRUSTED
+# Seconds between two looks for lost data, less for a short window. Each write looks in its shard.
+CHECK_EVERY = 60.0
 
 
 @dataclass
 class Attempt:
     """An attempt to write everything that waits."""
 
-    may_try: MayTry
+    avoid: set[str]
+    """The targets not to try, by their names in `RedisHealth`. One that fails is added."""
     deadline: float
     """No round trip starts later, by `time.monotonic()`."""
     query: Plan[Any] | None = None
-    """A read to run in the last round trip."""
+    """A read to run in the last round trip. None once it was run."""
     answer: Any = None
     """The result of the query, or the error that it raised."""
-    is_answered: bool = False
-    """True once the query was run."""
     is_complete: bool = False
     """True if nothing is left of what waited at the beginning."""
-    has_skipped: bool = False
-    """True if a place that failed before was not tried again."""
     failure: Exception | None = None
-    """The last error. None also if a place was skipped."""
-    failed_nodes: set[str] = field(default_factory=set)
-
-    def result(self) -> Any:
-        """Return the result of the query, or raise its error."""
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+    """The last error. None also if a target was avoided."""
 
 
 @dataclass
@@ -92,68 +89,51 @@ class Writer:
         What failed, or may not be tried, waits again. Raises nothing but an interrupt of the
         calling thread.
         """
-        people, health = self._people, self._health
-        if not attempt.may_try(""):
-            attempt.is_complete = people.is_empty
+        people = self._people
+        if "" in attempt.avoid:
             return
-        began, flushed = time.monotonic(), people.flushed
+        began, flushed, has_left = time.monotonic(), people.flushed, True
         try:
-            # Sooner than readers need the time, so that they seldom have to ask for it.
-            if not self._clock.is_trusted(TRUSTED / 2):
-                self.driver.run(self._clock.synchronise(TRUSTED / 2), attempt.deadline)
             self._agreement.reach(self.driver, attempt.deadline)
             remaining = len(people)
             while remaining > 0:
-                nodes = self._by_node(people.take(min(remaining, self._batch_size)))
+                taken = people.take(min(remaining, self._batch_size))
                 remaining -= self._batch_size
-                # Each node has its own round trip, so of several nodes no single one comes last.
-                query = attempt.query if remaining <= 0 and len(nodes) == 1 else None
-                for node in sorted(nodes, key=health.is_well, reverse=True):
-                    self._write_node(attempt, node, nodes[node], query)
+                self._write_batch(attempt, taken, attempt.query if remaining <= 0 else None)
         except Exception as error:  # an error of our own must not lose sightings either
             self._note_failure(attempt, "", error)
         finally:  # nor must an interrupt of a handler that writes
-            people.restore()
+            has_left = people.restore()
             self.totals.flushes += 1
             self.totals.flush_seconds += time.monotonic() - began
         if people.flushed > flushed:
             self.totals.last_flush = datetime.now(UTC)
-        attempt.is_complete = attempt.failure is None and not attempt.has_skipped
-        if attempt.is_complete:
-            health.all_written()
+        attempt.is_complete = attempt.failure is None and not has_left
 
-    def _by_node(self, taken: Sequence[Taken]) -> dict[str, Parts]:
-        """Return what people did by node, and there by shard."""
-        shards: Parts = {}
-        for each in taken:
-            person = each.person
-            if person.shard is None:
-                kind, id = person.who
-                person.id = self._resolver.resolve_id(id) or ""
-                person.shard = self._stores[kind].shard_for(person.id)
-            shards.setdefault(person.shard, []).append(each)
-        nodes: dict[str, Parts] = {}
-        for shard, part in shards.items():
-            nodes.setdefault(self.driver.node_of(shard.name), {})[shard] = part
-        return nodes
-
-    def _write_node(
-        self, attempt: Attempt, node: str, parts: Parts, query: Plan[Any] | None
+    def _write_batch(
+        self, attempt: Attempt, taken: Sequence[Taken], query: Plan[Any] | None
     ) -> None:
-        """Write the shards of a node in a round trip that also runs the query."""
-        tried = {shard: part for shard, part in parts.items() if attempt.may_try(shard.name)}
-        attempt.has_skipped = attempt.has_skipped or len(tried) < len(parts)
-        if node in attempt.failed_nodes or not attempt.may_try(node):
-            attempt.has_skipped = True
+        """Write what some people did, in a round trip that also runs the query."""
+        parts: dict[Store, list[Taken]] = {}
+        for each in taken:
+            shard = each.person.shard or self._place(each.person)
+            parts.setdefault(shard, []).append(each)
+        well, failing = dict[Store, str](), dict[Store, str]()
+        for shard in parts:
+            node = self.driver.node_of(shard.name)
+            if attempt.avoid.isdisjoint((node, shard.name)):
+                (failing if node in self._health.failing else well)[shard] = node
+        nodes = well | failing  # one that may fail again delays no other
+        if not nodes:
             return
-        stamp = self._clock.stamp()
-        write = Write(self._lost.process, self._clock.microseconds(stamp))
+        stamp, (low, high) = self._clock.stamp(), self._clock.bounds
+        write = Write(self._lost.process, low + int(stamp * 1e6 + 0.5))
         plans: list[Plan[Any]] = [
-            shard.write(*self._timed(part), write) for shard, part in tried.items()
+            shard.write(*_timed(parts[shard], low, high), write) for shard in nodes
         ]
         if query is not None:
             plans.append(query)
-            attempt.is_answered = True
+            attempt.query = None
         try:
             outcomes = self.driver.run(
                 run_all(plans, reads_last=query is not None), attempt.deadline
@@ -161,67 +141,37 @@ class Writer:
         except PresenceUnavailable as error:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error
-            self._note_failure(attempt, node, error)
-            attempt.failed_nodes.add(node)
+            self._note_failure(attempt, "", error)
             return
         if query is not None:
             attempt.answer = outcomes.pop()
-        for (shard, part), outcome in zip(tried.items(), outcomes, strict=True):
+        for (shard, node), outcome in zip(nodes.items(), outcomes, strict=True):
             if isinstance(outcome, Exception):
                 # A key of a wrong type is the fault of one shard. Other errors are the node's.
                 is_own = isinstance(outcome, QueryError)
                 self._note_failure(attempt, shard.name if is_own else node, outcome)
                 continue
-            self._health.succeeded(node)
-            self._note_written(part, outcome)
+            if self._health.failing:
+                self._health.succeeded(node)
+            self._people.written(parts[shard], frozenset(outcome.refused), outcome.full)
+            self.totals.came[shard.kind] += outcome.came
+            self.totals.went[shard.kind] += outcome.went
+            self._hints.note_written(shard.kind, outcome.full)
             if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
-    def _timed(self, part: Sequence[Taken]) -> tuple[list[Seen], list[Departure]]:
-        """Return what a part of the people did, by the server's clock.
+    def _place(self, person: Person) -> Store:
+        """Return the shard of a person, and resolve the id as it is stored."""
+        kind, id = person.who
+        person.id = self._resolver.resolve_id(id) or ""
+        person.shard = self._stores[kind].shard_for(person.id)
+        return person.shard
 
-        A sighting uses the lower bound of that clock and a departure the upper. This process knows
-        the order of what one person did, so a sighting that followed a departure is timed after it.
-        """
-        low, high = self._clock.bounds
-        sightings: list[Seen] = []
-        departures: list[Departure] = []
-        for person, seen, arrival, room, due in part:
-            id = person.id
-            for departure in due:
-                if departure.moment is None:  # sent twice, it must not count later
-                    departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
-                known = None
-                if seen is None and NEVER < person.seen <= departure.at:
-                    known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
-                departures.append((departure.act, id, departure.moment, known))
-            if seen is None:
-                continue
-            time = low + int(seen * 1e6 + 0.5)
-            arrived = low + int(arrival * 1e6 + 0.5)
-            move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
-            if person.left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
-                after_logout = person.left.least_time(arrival)
-                time = max(time, person.goodbye.least_time(seen), after_logout)
-                arrived = max(arrived, after_logout)
-                move = _after_logout(person.left, room, move)
-            sightings.append((id, time, arrived, move))
-        return sightings, departures
-
-    def _note_written(self, part: Sequence[Taken], outcome: Written) -> None:
-        refused: frozenset[int] = frozenset()
-        if outcome.refused:
-            sighted = [place for place, each in enumerate(part) if each.seen is not None]
-            refused = frozenset(sighted[position] for position in outcome.refused)
-        self._people.written(part, refused, outcome.full)
-        kind = part[0].person.who[0]
-        self.totals.came[kind] += outcome.came
-        self.totals.went[kind] += outcome.went
-        self._hints.note_written(kind, outcome.full)
-
-    def _note_failure(self, attempt: Attempt, place: str, error: Exception) -> None:
-        self._health.failed(place, error)
+    def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
+        if target not in attempt.avoid:  # several shards of a node fail together
+            self._health.failed(target, error)
         attempt.failure = error
+        attempt.avoid.add(target)
 
     def rewrite_lost(self) -> None:
         """Make what people did in the window wait again if a server has lost it."""
@@ -230,8 +180,153 @@ class Writer:
             self._people.lost(shard, now - self._window)
 
 
-def _after_logout(left: Departed, room: Room | None, move: Move | None) -> Move | None:
-    """Return the move into `room` with a time after the logout; None if it came before that."""
-    if left.moment is None or room is None or move is None:
-        return move
-    return (move[0], max(move[1], left.moment + 1)) if left.at < room.since else None
+def _timed(part: Sequence[Taken], low: int, high: int) -> tuple[list[Seen], list[Departure]]:
+    """Return what a part of the people did, by the server's clock, with its bounds at the stamp 0.
+
+    A sighting uses the lower bound of that clock and a departure the upper. This process knows
+    the order of what one person did, so a sighting that followed a departure is timed after it.
+    """
+    sightings: list[Seen] = []
+    departures: list[Departure] = []
+    for person, seen, arrival, room, due in part:
+        id = person.id
+        for departure in due:
+            if departure.moment is None:  # sent twice, it must not count later
+                departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
+            known = None
+            if seen is None and NEVER < person.seen <= departure.at:
+                known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
+            departures.append((departure.act, id, departure.moment, known))
+        if seen is None:
+            continue
+        time = low + int(seen * 1e6 + 0.5)
+        arrived = low + int(arrival * 1e6 + 0.5)
+        left, move = person.left, None
+        # A logout ends the stay in a room that was entered before.
+        if room is not None and (left.moment is None or left.at < room.since):
+            entered = low + int(room.since * 1e6 + 0.5)
+            move = room.number, max(entered, left.least_time(room.since))
+        if left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
+            after_logout = left.least_time(arrival)
+            time = max(time, person.goodbye.least_time(seen), after_logout)
+            arrived = max(arrived, after_logout)
+        sightings.append((id, time, arrived, move))
+    return sightings, departures
+
+
+class Agreement:
+    """What must hold before a write.
+
+    The server's time, the number of shards, the settings that all must share, and the key of hashed
+    guests.
+    """
+
+    def __init__(self, backend: Backend, resolver: IdentityResolver, hints: SetupHints) -> None:
+        self._backend, self._resolver, self._hints = backend, resolver, hints
+        self._proposal = secrets.token_hex(32)
+        self._agreed_at, self._generation = 0.0, -1
+
+    def reach(self, driver: Driver, deadline: float) -> None:
+        """Agree again if the last time is long ago, or if another server may answer since.
+
+        No round trip starts after `deadline`. Raises `PresenceUnavailable`, but not if the
+        agreement holds while the node that stores it is away.
+        """
+        backend = self._backend
+        clock, generation = backend.clock, backend.health.generation
+        now = clock.stamp()
+        if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
+            return
+        if not clock.is_trusted(TRUSTED / 5):
+            driver.run(clock.synchronise(TRUSTED / 5), deadline)
+        shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
+        try:
+            driver.run(backend.layout.claim(now), deadline)
+            in_force = driver.run(publish(clock.moment(now)), deadline)
+            for name, value in in_force.differing.items():
+                self._hints.warn("setting", name, value, topic=name)
+            for kind, seconds in in_force.keep_seconds.items():
+                backend.stores[kind].keep_longer(seconds)
+            if shared_key is not None:
+                key = keys.visitor_key(backend.settings.prefix)
+                agreed = agree(key, self._proposal, keys.VISITOR_KEY_TTL)
+                self._proposal = driver.run(agreed, deadline)
+                shared_key.learn(self._proposal.encode())
+        except PresenceUnavailable:
+            has_key = shared_key is None or shared_key.key is not None
+            if not (backend.layout.is_agreed and has_key):
+                raise
+        self._agreed_at, self._generation = now, generation
+
+
+@dataclass
+class LastWrite:
+    """The last write of this process to a shard."""
+
+    moment: float
+    """Seconds since the epoch, by the server's clock."""
+    stamp: float
+    """The same by the recorder's clock."""
+    checked: float
+    """The last time at which the write was found in Redis, by the recorder's clock."""
+
+    def is_lost(self, stored: float | None) -> bool:
+        """Return whether the shard, which has `stored`, has lost the write."""
+        return stored is None or stored < self.moment
+
+
+class LostData:
+    """The last write of this process to each shard."""
+
+    def __init__(self, window: float) -> None:
+        """Forget writes after `window` seconds: then nothing of them must be there."""
+        self.process = secrets.token_hex(8)
+        """The name of this process beside its writes."""
+        self._window = window
+        self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
+        self._writes: dict[Store, LastWrite] = {}
+        self._generation = -1
+
+    def add(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
+        """Add a write that `shard` answered; return whether the shard had lost data before.
+
+        `stamp` is its time by the recorder's clock. `previous` is the write before it as the
+        shard had it, in seconds since the epoch, or None.
+        """
+        last = self._writes.get(shard)
+        self._writes[shard] = LastWrite(write.moment / 1e6, stamp, stamp)
+        if last is None or stamp - last.stamp > self._window or not last.is_lost(previous):
+            return False
+        self._generation = -1  # the other shards are checked when `find` is called next
+        return True
+
+    def find(self, driver: Driver, stamp: float) -> list[Store]:
+        """Check the shards that were not checked lately; return the shards that lost data.
+
+        `stamp` is the current time by the recorder's clock. A node that failed is not asked now,
+        but as soon as it is well again. Never raises for an outage.
+        """
+        if self._generation != driver.health.generation:
+            self._generation = driver.health.generation
+            for write in self._writes.values():
+                write.checked = -math.inf  # another server may answer
+        due, is_well, node_of = list[Store](), driver.health.is_well, driver.node_of
+        for shard, write in list(self._writes.items()):
+            if stamp - write.stamp > self._window:
+                del self._writes[shard]
+            elif stamp - write.checked >= self._check_every and is_well(node_of(shard.name)):
+                due.append(shard)
+        if not due:
+            return []
+        lost: list[Store] = []
+        with suppress(PresenceUnavailable):  # these shards are asked again next time
+            plans = [shard.last_write(self.process) for shard in due]
+            for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
+                if isinstance(stored, Exception):
+                    continue
+                if self._writes[shard].is_lost(stored):
+                    lost.append(shard)
+                    del self._writes[shard]
+                else:
+                    self._writes[shard].checked = stamp
+        return lost

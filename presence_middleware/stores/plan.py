@@ -68,7 +68,7 @@ def run_all(
     reads what the others write: its first batch is sent with each of theirs, and only the replies
     of the last of these count.
     """
-    outcomes: dict[int, T | Exception] = {}
+    outcomes: list[Any] = [None] * len(plans)
     replies: dict[int, list[Any] | Exception | None] = dict.fromkeys(range(len(plans)))
     batches: dict[int, Batch] = {}
     while replies:
@@ -77,12 +77,15 @@ def run_all(
             if reads_last and batches and number == len(plans) - 1 and number in sent:
                 batches[number] = sent[number]
                 continue
+            plan = plans[number]
             try:
-                batches[number] = next_batch(plans[number], reply)
+                # A reply of None starts the plan.
+                is_error = isinstance(reply, Exception)
+                batches[number] = plan.throw(reply) if is_error else plan.send(reply)  # type: ignore[arg-type]
             except StopIteration as end:
                 outcomes[number] = end.value
             except Exception as error:
-                outcomes[number] = error
+                outcomes[number] = plan_error(error, reply)
         replies = {}
         if batches:
             commands: list[Command] = []
@@ -95,27 +98,23 @@ def run_all(
                 part = list(islice(remaining, len(batch.commands)))
                 failure = None if batch.is_tolerant else first_error(part)
                 replies[number] = part if failure is None else failure
-    return [outcomes[number] for number in range(len(plans))]
+    return outcomes
 
 
-def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
-    """Send the replies to its last batch into a plan, or throw their error; return the next batch.
+def plan_error(error: Exception, reply: list[Any] | Exception | None) -> Exception:
+    """Return the error of a plan that raised `error` when it received `reply`.
 
-    `reply` is None for a plan that has not started. Raises `StopIteration` with the result when
-    the plan ends. Raises `PresenceUnavailable` if the plan cannot parse the replies, because
-    another program wrote to its keys.
+    That is `PresenceUnavailable` if the plan could not parse the reply, because another program
+    wrote to its keys.
     """
-    try:
-        return plan.throw(reply) if isinstance(reply, Exception) else plan.send(reply)  # type: ignore[arg-type]
-    except (StopIteration, PresenceError):
-        raise
-    except Exception as error:
-        if reply is None or error is reply:
-            raise
-        raise PresenceUnavailable(
-            "a key holds something that presence_middleware did not write "
-            f"({type(error).__name__}); is PRESENCE_PREFIX used by another program?"
-        ) from error
+    if reply is None or error is reply or isinstance(error, PresenceError):
+        return error
+    failure = PresenceUnavailable(
+        "a key holds something that presence_middleware did not write "
+        f"({type(error).__name__}); is PRESENCE_PREFIX used by another program?"
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def first_error(replies: Sequence[Any]) -> Exception | None:

@@ -25,7 +25,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Plan, keys
+from presence_middleware.stores import Command, Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.acts import send
@@ -323,9 +323,6 @@ class PartlyAway:
         self._driver = site.presence.backend.driver
         self.away = ""
 
-    def node_of(self, shard: str) -> str:
-        return shard
-
     def run(self, plan: Plan[Any]) -> Any:
         return self._driver.run(self._guarded(plan))
 
@@ -336,10 +333,18 @@ class PartlyAway:
                 batch = plan.send(replies)
             except StopIteration as end:
                 return end.value
-            names = {str(argument) for command in batch.commands for argument in command}
-            if self.away and any(name.startswith(self.away) for name in names):
+            away = list(map(self._is_away, batch.commands))
+            if any(away) and not batch.is_tolerant:
                 raise PresenceUnavailable("this node is away")
-            replies = yield batch
+            there = [
+                each for each, is_away in zip(batch.commands, away, strict=True) if not is_away
+            ]
+            answers = iter((yield batch._replace(commands=tuple(there))))
+            error = PresenceUnavailable("this node is away")
+            replies = [error if is_away else next(answers) for is_away in away]
+
+    def _is_away(self, command: Command) -> bool:
+        return bool(self.away) and any(str(each).startswith(self.away) for each in command)
 
 
 def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(

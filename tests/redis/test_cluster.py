@@ -155,6 +155,29 @@ def test_another_node_tells_the_time_while_the_first_is_away(
     assert backend.driver.run(backend.clock.now()) > 0
 
 
+def test_a_question_that_asks_for_the_time_is_asked_with_a_write(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(settings, background=False)
+    for name in PEOPLE:
+        recorder.record(("user", name), recorder.stamp())
+    assert recorder.flush()
+    batches = list[Batch]()
+    driver = recorder.backend.writing_driver
+    execute = driver.execute
+
+    def noted(client: Any, batch: Batch) -> list[Any]:
+        batches.append(batch)
+        return execute(client, batch)
+
+    monkeypatch.setattr(driver, "execute", noted)
+    recorder.record(("user", "one more"), recorder.stamp())
+    recorder.read(recorder.backend.clock.synchronise(0))
+    assert [("TIME",) in batch.commands for batch in batches] == [True]
+    assert recorder.read(recorder.backend.queries.count()) == len(PEOPLE) + 1
+    recorder.close()
+
+
 @pytest.mark.parametrize("asks_for_time", [True, False])
 def test_a_cluster_that_returns_at_other_addresses_is_found_by_its_url(
     tmp_path: Path, prefix: str, *, asks_for_time: bool

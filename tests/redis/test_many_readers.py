@@ -81,7 +81,7 @@ def all_taken(presence: Presence) -> Iterator[None]:
     client = presence.backend.driver.connect()
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
-            stack.enter_context(limits.reader_slot(client, None))
+            stack.enter_context(limits.free_slots(client, None))
         yield
 
 

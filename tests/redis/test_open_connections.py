@@ -171,10 +171,10 @@ def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
 ) -> None:
     turns, refreshed, over = [0], list[int](), threading.Event()
 
-    def may_try(_: str) -> bool:
+    def resting() -> set[str]:
         """Note the turns once all are refreshed: after that, I/O gives others a turn as well."""
         refreshed.append(turns[0])
-        return False
+        return {""}
 
     def requests() -> None:
         while not over.is_set():
@@ -185,8 +185,8 @@ def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
     sys.setswitchinterval(100)  # threads are not interrupted: they have to yield
     try:
         with monkeypatch.context() as patch:
-            for question in ("is_due", "is_well"):
-                patch.setattr(many.recorder.health, question, may_try)
+            patch.setattr(many.recorder.health, "resting", resting)
+            patch.setattr(many.recorder.health, "is_well", lambda _: False)
             thread.start()
             before = turns[0]
             many.recorder.run_once()

@@ -194,16 +194,15 @@ def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
 
 def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
     health = RedisHealth(0.05)
-    assert health.is_due("node")
+    assert health.resting() == set()
     pauses = [health.pause(failures) for failures in range(1, 31)]
     assert pauses[2] < 0.5
     assert 0.8 * MAX_PAUSE_SECONDS <= min(pauses[10:]) < max(pauses[10:]) <= MAX_PAUSE_SECONDS
     assert len(set(pauses[10:])) == 20
     health.failed("node")
-    assert not health.is_due("node")
-    assert health.is_due("another node")
+    assert health.resting() == {"node"}
     health.succeeded("node")
-    assert health.is_due("node")
+    assert health.resting() == set()
     assert RedisHealth(60).pause(1) >= 48  # a site that writes seldom does not write oftener
 
 
@@ -219,7 +218,7 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert health.is_refusing()
     health.succeeded("other")
     assert (health.is_well("other"), health.is_well("node")) == (True, False)
-    health.all_written()
+    health.all_written(1, 0)
     assert health.is_well("node")
 
 

@@ -279,8 +279,8 @@ class Left:
 
     @property
     def in_redis(self) -> set[str]:
-        url = self.settings.redis_url.target
-        return found(dumped(url, self.settings.prefix))
+        url = self.settings.redis_url
+        return found(dumped(f"{url.scheme}://{url.target}", self.settings.prefix))
 
 
 # ---- It finds nothing, but for ids that a site has chosen to keep as they are.

@@ -133,7 +133,7 @@ def test_in_an_outage_no_reader_waits_for_the_write(prefix: str) -> None:
     recorder.health.failed("")
     WsgiVisit(recorder, {**BOB}).flush()
     assert recorder.stats().recorded == 1
-    assert recorder.health.failures("") == 1, "it has not tried"
+    assert recorder.health.failing[""].count == 1, "it has not tried"
 
 
 def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:

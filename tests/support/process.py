@@ -8,7 +8,7 @@ from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.recorder.checks import AGREE_EVERY
+from presence_middleware.recorder.writer import CHECK_EVERY
 from presence_middleware.stores import Act, room_number
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings
@@ -55,7 +55,7 @@ class Process:
 
     def looks(self) -> None:
         """Look whether its data is still there, as the thread does now and then."""
-        self.clock.now += AGREE_EVERY + 1
+        self.clock.now += CHECK_EVERY + 1
         self.recorder.run_once()
 
     def passes(self, seconds: float, step: float = 1.0) -> None:
