@@ -133,13 +133,11 @@ class Recorder:
         self.open_visits = OpenVisits(
             self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
         )
-        self.write_lock = threading.Lock()
-        """Held during each write and its I/O."""
         self.usual_until = -math.inf
         """Until when a plain request needs no `admit`, by the recorder's clock."""
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
-        self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
+        self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
 
     @property
     def thread(self) -> threading.Thread | None:
@@ -225,7 +223,7 @@ class Recorder:
         if not self.background:
             self.worker.is_started = True
             return
-        self._writer.driver = self.backend.writing_driver
+        self.writer.driver = self.backend.writing_driver
         self.worker.start()
 
     def _check_process(self) -> None:
@@ -244,9 +242,9 @@ class Recorder:
             self.open_visits.refresh()
             is_busy = not self.people.is_empty
             is_written = self._write(self.health.resting()).is_complete
-            with self.write_lock:
-                self._writer.rewrite_lost()
-            self.backend.upkeep.run(self._writer.driver)
+            with self.writer.lock:
+                self.writer.rewrite_lost()
+            self.backend.upkeep.run(self.writer.driver)
             now = self.stamp()
             if now >= self.people.period_ends:
                 self.guests.turn(now)
@@ -272,11 +270,11 @@ class Recorder:
         if people.is_empty:
             attempt.is_complete = True
             return attempt
-        if not self.write_lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
+        if not self.writer.lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return attempt
         try:
             flushed = people.flushed
-            self._writer.write(attempt)
+            self.writer.write(attempt)
             health.attempt_ended()
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
@@ -288,7 +286,7 @@ class Recorder:
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}
                 people.drop_expired(now - settings.window, keep_since)
         finally:
-            self.write_lock.release()
+            self.writer.lock.release()
         return attempt
 
     @property
@@ -350,15 +348,15 @@ class Recorder:
             return  # a forked child: the parent writes its own sightings
         deadline = time.monotonic() + seconds
         self.usual_until = -math.inf
-        self._writer.driver = self.backend.writing_driver.joining()
+        self.writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
             logs.warn("shutting down with %d sightings unwritten", self.people.pending)
         self.worker.stop(max(0.0, deadline - time.monotonic()))
-        self.backend.upkeep.give_up(self._writer.driver)
+        self.backend.upkeep.give_up(self.writer.driver)
 
     def stats(self) -> Stats:
         """Return the counters of this process. Does no I/O."""
-        totals, stores = self._writer.totals, self.backend.stores
+        totals, stores = self.writer.totals, self.backend.stores
         return Stats(
             **self.people.counters(),
             flushes=totals.flushes,

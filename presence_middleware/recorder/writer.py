@@ -8,6 +8,7 @@ that lagged behind, or evicted the key.
 
 import math
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -69,13 +70,15 @@ class Totals:
 
 
 class Writer:
-    """Writes for the flush thread, and for handlers that read or flush. Not thread-safe."""
+    """Writes for the flush thread, and for handlers that read or flush."""
 
     def __init__(
         self, backend: Backend, people: People, resolver: IdentityResolver, hints: SetupHints
     ) -> None:
         self.driver: Driver = backend.writing_driver
         self.totals = Totals()
+        self.lock = threading.Lock()
+        """Held by callers during each write and its I/O."""
         self._clock, self._health, self._stores = backend.clock, backend.health, backend.stores
         self._window = backend.settings.window
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)

@@ -618,7 +618,7 @@ exit-agrees-first: An exit that is out of time agrees on nothing.
 + driver.run(backend.layout.claim(now))
 
 = redis/test_recorder.py
-people-without-lock: Threads of a process record at once without losing a sighting.
+people-without-lock in people.py: Threads of a process record at once without losing a sighting.
 - self.lock = threading.Lock()
 + self.lock: Any = threading.Semaphore(99)
 newer-sighting-forgets-an-arrival: A sighting that was not written is merged with the next.
@@ -637,8 +637,8 @@ thread-goes-on: Closing a recorder ends its thread.
 - self.stopping.set()
 + pass
 exit-starts-a-server: The end of a process starts no embedded server.
-- self._writer.driver = self.backend.writing_driver.joining()
-+ self._writer.driver = self.backend.writing_driver
+- self.writer.driver = self.backend.writing_driver.joining()
++ self.writer.driver = self.backend.writing_driver
 open-visits-are-not-flushed: The end of a process writes the visits that are open.
 -         for visit in list(self):
 -             visit.note()

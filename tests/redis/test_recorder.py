@@ -192,7 +192,7 @@ def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:
 
 
 def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
-    with idle.write_lock:
+    with idle.writer.lock:
         assert not idle.flush(0.02)
     assert idle.stats().pending == 1
 
@@ -227,14 +227,14 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
 ) -> None:
     """Also while the parent's thread holds both locks in the middle of a write."""
     idle.people.lock.acquire()
-    idle.write_lock.acquire()
+    idle.writer.lock.acquire()
     pid = os.fork()
     if pid == 0:
         visit(idle, "child")
         written = idle.flush()
         os._exit(0 if written and idle.stats().recorded == 1 else 1)
     idle.people.lock.release()
-    idle.write_lock.release()
+    idle.writer.lock.release()
     assert os.waitpid(pid, 0)[1] == 0
     assert presence.online_among(["bob", "child"]) == ["child"]
     idle.close()
@@ -254,7 +254,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
         parent.setattr(threading.Thread, "start", lambda _: None)
         parent.setattr(threading.Thread, "is_alive", lambda _: True)
         visit(recorder, "parent")
-        assert recorder.write_lock.acquire()  # a write of the parent was under way
+        assert recorder.writer.lock.acquire()  # a write of the parent was under way
     visit(recorder, "early")
     assert recorder.stats().pending == 2
     clock.now += 1.001
