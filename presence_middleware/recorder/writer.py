@@ -99,7 +99,7 @@ class Writer:
         try:
             self._agreement.reach(self.driver, attempt.deadline)
             remaining = len(people)
-            while remaining > 0:
+            while remaining > 0 and "" not in attempt.avoid:
                 taken = people.take(min(remaining, self._batch_size))
                 remaining -= self._batch_size
                 self._write_batch(attempt, taken, attempt.query if remaining <= 0 else None)
