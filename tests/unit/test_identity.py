@@ -231,19 +231,18 @@ async def awaited() -> str:
 MUST_RETURN = "it must return text, a whole number, a UUID or None"
 
 
+RETURNED = f"returned a {{}}; {MUST_RETURN}"
+
+
 @pytest.mark.parametrize(
     ("function", "value", "problem"),
     [
         ("raising", lambda: None, f"raised LookupError at {__file__}:LINE in raising"),
-        *(
-            (
-                "state",
-                lambda wrong=wrong: wrong,
-                f"returned a {type(wrong).__name__}; {MUST_RETURN}",
-            )
-            for wrong in (True, 1.5, b"\xff", ["ann"])
-        ),
-        ("state", awaited, f"returned a coroutine; {MUST_RETURN}"),  # and no runtime warning
+        ("state", lambda: True, RETURNED.format("bool")),
+        ("state", lambda: 1.5, RETURNED.format("float")),
+        ("state", lambda: b"\xff", RETURNED.format("bytes")),
+        ("state", lambda: ["ann"], RETURNED.format("list")),
+        ("state", awaited, RETURNED.format("coroutine")),  # and no runtime warning
     ],
 )
 def test_a_function_that_finds_no_id_is_logged_once(
