@@ -1,7 +1,6 @@
 """The WSGI wrapper changes nothing that app or server can see, and counts each request once."""
 
 import io
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
@@ -26,8 +25,7 @@ class Gateway:
         self.environ: WSGIEnvironment = {"REMOTE_USER": "ann", "QUERY_STRING": "", **more}
         setup_testing_defaults(self.environ)
         self.calls: list[tuple[Any, ...]] = []
-        self.written: list[bytes] = []
-        self.write = self.written.append
+        self.write = list[bytes]().append
 
     def __call__(self, *call: Any) -> Callable[[bytes], object]:
         self.calls.append(call)
@@ -85,12 +83,11 @@ def recorded(app: PresenceMiddleware) -> int:
 
 
 def test_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
+    def app(*call: Any) -> Any:
+        seen.extend(call)
+        return returning([])(*call)
+
     seen: list[object] = []
-
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        seen.extend((environ, start_response))
-        return returning([])(environ, start_response)
-
     gateway = Gateway()
     before = dict(gateway.environ)
     gateway.ask(wrap(app))
@@ -101,20 +98,17 @@ def test_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
 
 
 def test_status_headers_and_exc_info_arrive_as_they_are(wrap: Wrap) -> None:
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        try:
-            environ["no such key"]
-        except KeyError:
-            calls.append(("500 Oh", HEADERS, sys.exc_info()))
-            assert start_response(*calls[0]) is gateway.write
-        gateway.write(b"said")
+    def app(_: object, start_response: StartResponse) -> Any:
+        error = ValueError("no")
+        said.extend(("500 Oh", HEADERS, (ValueError, error, None)))
+        assert start_response(*said) is gateway.write
         return []
 
-    calls: list[Any] = []
+    said: list[Any] = []
     gateway = Gateway()
     gateway.ask(wrap(app))
-    assert len(gateway.calls) == 1
-    assert all(told is said for told, said in zip(gateway.calls[0], calls[0], strict=True))
+    (told,) = gateway.calls
+    assert all(one is other for one, other in zip(told, said, strict=True))
     assert HEADERS == [("Content-Type", "text/plain")]
 
 
