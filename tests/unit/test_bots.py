@@ -9,7 +9,7 @@ import crawleruseragents
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
-from presence_middleware import Identity, Presence, QueryError, Settings
+from presence_middleware import Identity, Presence, Settings
 from presence_middleware.identity import bots
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
 from presence_middleware.recorder import recorder_for
@@ -277,13 +277,3 @@ def test_two_crawlers_of_four_requests_are_counted_as_the_settings_say(
     assert Presence(settings).counts() == counts
     assert recorder.stats().recorded == (4 if "Skip" in mode else 13)
     recorder.close()
-
-
-def test_an_inner_layer_identifies_a_bot_only_where_bots_are_counted() -> None:
-    def identify(state: State) -> None:
-        state["presence_middleware.visit"].identify("pinger", kind="bot")
-
-    assert ask_wsgi(chain("user=auth"), by(FIREFOX), identify) == Identity("bot", "pinger")
-    for mode in ("skip", "off"):
-        with pytest.raises(QueryError, match="unknown kind 'bot'"):
-            ask_wsgi(chain("user=auth, guest=visitor", mode), by(FIREFOX), identify)

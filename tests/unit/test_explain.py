@@ -154,14 +154,10 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "settings", "said"), REQUESTS)
-def test_a_request_is_named_and_counted(
-    lines: list[str], settings: dict[str, str], said: str
-) -> None:
+@pytest.mark.parametrize(("lines", "given", "said"), REQUESTS)
+def test_a_request_is_named_and_counted(lines: list[str], given: dict[str, str], said: str) -> None:
     method, target = lines[0].split()
-    texts, _ = explained(
-        {**SITE, **settings}, Sent(method, target, list(map(parse_header, lines[1:])))
-    )
+    texts, _ = explained({**SITE, **given}, Sent(method, target, [*map(parse_header, lines[1:])]))
     assert ": ".join(texts) == said
 
 
