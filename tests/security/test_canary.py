@@ -18,14 +18,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from presence_middleware import (
-    Identity,
-    Presence,
-    PresenceUnavailable,
-    Settings,
-    asgi,
-    wsgi,
-)
+from presence_middleware import Identity, Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.recorder import Visit, recorder_for
 from presence_middleware.recorder.recorder import live_recorders
 from presence_middleware.request import WsgiRequest
@@ -103,7 +96,8 @@ def _next(thing: Any) -> Iterable[object]:
         return ()
     # A proxy of Flask has nothing outside of a request. A library's own cache we only call:
     # urlsplit's has what a server split.
-    if type(thing).__module__ == "werkzeug.local" or _is_foreign_cache(thing):
+    is_cache = hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
+    if is_cache or type(thing).__module__ == "werkzeug.local":
         return ()
     if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
         return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
@@ -114,10 +108,6 @@ def _next(thing: Any) -> Iterable[object]:
         return [thing.__self__]
     own = getattr(thing, "__dict__", None)
     return [*gc.get_referents(thing), *([own] if isinstance(own, dict) else [])]
-
-
-def _is_foreign_cache(thing: Any) -> bool:
-    return hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
 
 
 def texts_of(*roots: object) -> Iterator[str | bytes]:
@@ -351,15 +341,13 @@ def test_what_stays_of_requests_is_at_most_the_ids(
     assert left.shown == found([caplog.text]) == set()
 
 
-@pytest.mark.parametrize(
-    ("source", "path", "status"),
-    [
-        ("basic", "/", 401),
-        ("basic", "/logout", 200),
-        ("basic", "/", 200),
-        ("basic:hashed", "/", 401),
-    ],
-)
+PASSWORDS = [
+    *(("basic", path, status) for path, status in (("/", 401), ("/logout", 200), ("/", 200))),
+    ("basic:hashed", "/", 401),
+]
+
+
+@pytest.mark.parametrize(("source", "path", "status"), PASSWORDS)
 def test_a_password_leaves_no_trace(
     source: str, path: str, status: int, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

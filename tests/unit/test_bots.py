@@ -16,11 +16,10 @@ from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
-from tests.support.statuses import FIREFOX
+from tests.support.statuses import FIREFOX, GOOGLEBOT
 from tests.support.timed_site import Clock
 
 SECRET = "a secret of the test's own, long enough for a token"
-GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 CURL = "curl/8.5.0"
 CHROME = "Mozilla/5.0 ({}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 {}Safari/537.36"
 SAFARI = "Mozilla/5.0 ({}) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 {}Safari/{}"

@@ -26,13 +26,13 @@ from presence_middleware import Presence, Settings, asgi, presence_of, visit_of,
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import recorder_for
+from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
 from tests.support.transports import AsgiTransport
 
 LINE = "presence_middleware.django.PresenceMiddleware"
 SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
 LAYERS = (SESSION, f"{__name__}.authenticate")
-FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"

@@ -11,13 +11,13 @@ from presence_middleware import Request, Settings
 from presence_middleware.explain import Sent, explain, parse_header, parse_request
 from tests.security.signed import at, flask_cookie, starlette_cookie
 from tests.support.commands import run_command
+from tests.support.statuses import FIREFOX, GOOGLEBOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
 
 SECRET = "a secret of the test's own, long enough for a token"
 VALUE = "canary-value"
-BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
-CRAWLER = "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+BROWSER, CRAWLER = f"User-Agent: {FIREFOX}", f"User-Agent: {GOOGLEBOT}"
 SET_BY_APP = (
     "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"
 )

@@ -18,10 +18,9 @@ from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at
 from tests.support.asking import Request as Asked
 from tests.support.memory import traced
-from tests.support.statuses import FIREFOX, basic
+from tests.support.statuses import FIREFOX, GOOGLEBOT, basic
 
 NOW = 1_800_000_000.0
-GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
 
 
 def make(

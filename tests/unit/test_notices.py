@@ -29,6 +29,7 @@ from tests.security import signed
 from tests.support.asking import Request, opened
 from tests.support.backends import Server
 from tests.support.memory import traced
+from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
 
 # WebOb, which reads Pyramid's sessions, imports it.
@@ -36,7 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationW
 
 SECRET = "a secret of the test's own, long enough for a token"
 PUBLIC = "8.8.8.8"
-FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 VALUE = "what-a-client-sent"
 DEFAULT = "user=auth, guest=visitor"
 BY_HEADER = "user=header:X-User, guest=visitor"
