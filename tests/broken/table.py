@@ -1026,7 +1026,7 @@ explain-stops-early: After a login that the response may refuse, `explain` asks 
 - if found and not found[-1][0].is_checked:
 + if found:
 
-= unit/test_helpers.py
+= unit/test_helpers.py redis/test_templates.py
 flask-templates-lack-presence: Flask templates have `presence`.
 - @app.context_processor
 flask-logout-is-forgotten in flask.py: A request of Flask that logs out takes its user offline.

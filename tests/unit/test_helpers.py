@@ -1,9 +1,12 @@
-"""`presence_of`, `visit_of` and the helpers of each framework."""
+"""`presence_of`, `visit_of` and the helpers of each framework.
+
+Those of FastAPI and Pyramid are followed in tests/servers/test_start_pages.py, and the templates
+of all in tests/redis/test_templates.py.
+"""
 
 import asyncio
 import gc
 import importlib
-import json
 import sys
 import weakref
 from collections import UserDict
@@ -20,10 +23,9 @@ import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
-from fastapi import FastAPI, WebSocket
+from fastapi import WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, current_user, login_required
-from pyramid.config import Configurator
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
@@ -45,8 +47,7 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
-from presence_middleware.starlette import Here, presence_context
-from tests.support.template_sites import configure_django, over_wsgi
+from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
 
 CHAIN = "user=auth, guest=ip:raw"
@@ -456,48 +457,6 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
             assert len(alive) == 0, path
     finally:
         gc.enable()
-
-
-# Starlette and FastAPI
-
-
-def test_the_dependency_of_fastapi_is_the_reader_of_the_request(memory: Settings) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def home(presence: Here) -> dict[str, int]:
-        return await presence.counts()
-
-    http = Gateway("http", method="GET", query_string=b"")
-    asyncio.run(http.ask(asgi.PresenceMiddleware(app, settings=memory)))
-    assert json.loads(http.sent[-1]["body"]) == {"user": 1, "guest": 0, "bot": 0}
-
-
-def test_a_context_processor_of_starlette_has_the_reader_of_the_request(memory: Settings) -> None:
-    request = Request(scope_of(memory))
-    assert presence_context(request) == {"presence": template_presence(request)}
-
-
-# Pyramid
-
-
-def test_pyramid_has_the_reader_in_its_request_and_in_templates(memory: Settings) -> None:
-    def view(request: Any) -> dict[str, Any]:
-        assert request.presence is request.presence is presence_of(request)
-        return {"mine": request.presence.count()}
-
-    def factory(_: object) -> Callable[[Any, Any], str]:
-        return lambda value, system: f"{value['mine']} {system['presence'].count()}"
-
-    with Configurator() as config:
-        config.include("presence_middleware.pyramid")
-        config.add_renderer("text", factory)
-        config.add_route("home", "/")
-        config.add_view(view, route_name="home", renderer="text")
-        app = config.make_wsgi_app()
-    get = over_wsgi(wsgi.PresenceMiddleware(app, settings=memory))
-    Presence(memory).touch("ann")
-    assert get("/").text == "1 1"
 
 
 # Without a framework
