@@ -6,11 +6,9 @@ tests/redis/test_recorder.py.
 
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 
 from presence_middleware import Identity, Presence, Settings, wsgi
 from presence_middleware.identity import resolver
@@ -100,18 +98,17 @@ class Flooded:
 @pytest.mark.parametrize("forge", [cookies, *matrix(addresses)])
 @pytest.mark.timeout(500)
 def test_a_flood_uses_little_memory_and_evicts_no_user(
-    valkey: Server, prefix: str, forge: Forge, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    own: Server, client: Any, prefix: str, forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
     monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
-    site = Flooded(valkey, prefix, forge)
+    site = Flooded(own, prefix, forge)
     chance, real = random.Random(7), 0
-    held = stack.enter_context(traced())
-    with redis.Redis.from_url(valkey.url) as client:
 
-        def used() -> int:
-            return int(client.info("memory")["used_memory"])
+    def used() -> int:
+        return int(client.info("memory")["used_memory"])
 
+    with traced() as held:
         server, process = used(), held()
         for n in range(MANY):
             site.clock.now += LASTS / MANY
@@ -126,8 +123,8 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
                 keys = client.scan_iter(match=f"{prefix}:*:seen", count=1000)
                 assert max(int(client.zcard(key)) for key in keys) <= MOST_MEMBERS
         assert used() - server < 1_000_000
-    # Twice as many people are remembered as may wait, and each takes less than a kilobyte.
-    assert held() - process < 2_500 * MOST_PENDING
+        # Twice as many people are remembered as may wait, and each takes less than a kilobyte.
+        assert held() - process < 2_500 * MOST_PENDING
     dropped = site.stats().dropped
     assert sum(dropped.values()) > MANY / 2, "it was a flood"
     assert ({"quota"} if forge is cookies else {"members", "full"}) <= dropped.keys()

@@ -2,16 +2,13 @@
 
 import logging
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain as chain_of
-from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-import redis
 from starlette.authentication import SimpleUser
 
 from presence_middleware import Presence, Settings, wsgi
@@ -319,25 +316,15 @@ def test_logouts_that_name_no_user_are_reported_once(user: str | None, site: Ope
 # The server, and what has no room.
 
 
-@pytest.fixture(scope="module")
-def small(valkey: Server) -> Iterator[Server]:
-    """A server with a limit of memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(valkey.binary, Path(folder), "--maxmemory", "50mb")
-        yield server
-        server.stop()
-
-
 @pytest.mark.parametrize(
     ("policy", "limit"),
     [("allkeys-lru", "50mb"), ("volatile-ttl", "50mb"), ("noeviction", "50mb"), ("allkeys-lru", 0)],
 )
 def test_a_server_that_may_evict_keys_is_reported_once(
-    policy: str, limit: Any, small: Server, site: Open
+    policy: str, limit: Any, own: Server, client: Any, site: Open
 ) -> None:
-    with redis.Redis.from_url(small.url) as client:
-        client.config_set("maxmemory-policy", policy, "maxmemory", limit)
-    one = site(redis_url=small.url)
+    client.config_set("maxmemory-policy", policy, "maxmemory", limit)
+    one = site(redis_url=own.url)
     text = f"the server may evict keys ({policy}): set maxmemory-policy noeviction"
     for _ in range(2):
         one.ask(over_wsgi())
