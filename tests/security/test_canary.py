@@ -213,22 +213,13 @@ SOURCES = [
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
-    made = []
-
-    def make(identity: str, **given: object) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "secret": SECRET, **given}
-        given = {"session_secret": SESSION_SECRET, "trusted_proxies": "10.0.0.0/8", **given}
-        settings = Settings.from_env({}, identity=identity, flush_interval="3m", **given)
-        made.append(settings)
-        return settings
-
+def site(unwritten: Site, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+    secrets = {"secret": SECRET, "session_secret": SESSION_SECRET}
+    given = {"trusted_proxies": "10.0.0.0/8", **secrets}
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "presence_middleware")
     drop_leftovers()  # of other tests, passwords among them: they would be found with ours
-    yield make
-    for settings in made:
-        recorder_for(settings).close()
+    yield lambda identity, **others: unwritten(identity=identity, **{**given, **others})
     drop_leftovers()
 
 
