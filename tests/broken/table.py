@@ -1096,7 +1096,7 @@ failing-function-shows-whom-it-hides in identity/resolver.py:
 - return True
 + return False
 
-= unit/test_identity_memory.py
+= unit/test_identity_memory.py security/test_attacks.py
 memory-of-headers-without-bound: A process remembers who is meant by a bounded number of headers.
 - if len(known) >= REMEMBERED:
 + if False:

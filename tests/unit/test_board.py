@@ -221,13 +221,6 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
         assert header(response, "Cache-Control")
 
 
-def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(Site().backend.queries).below
-    own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
-    for path in (*own, "/who/is-here-not", "/who", "/", ""):
-        assert below(path) == own.get(path)
-
-
 def test_odd_ids_are_shown_as_text() -> None:
     site = Site()
     for id in ODD_IDS:

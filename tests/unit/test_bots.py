@@ -9,10 +9,9 @@ import crawleruseragents
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
-from presence_middleware import Identity, Presence, Settings
+from presence_middleware import Identity, Settings
 from presence_middleware.identity import bots
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
-from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
@@ -253,26 +252,3 @@ def test_who_a_request_is_from_in_each_mode(
             assert (found and found.kind) == (None if kind == "-" else kind), (mode, ask)
             assert not id or found == Identity(kind, id)
             assert found == ask(settings, request_, inner), "it is the same again"
-
-
-@pytest.mark.parametrize(
-    ("mode", "counts"),
-    [
-        ("count", {"user": 1, "guest": 1, "bot": 2}),
-        (" Skip ", {"user": 1, "guest": 1}),
-        ("off", {"user": 1, "guest": 4}),
-    ],
-)
-def test_two_crawlers_of_four_requests_are_counted_as_the_settings_say(
-    mode: str, counts: dict[str, int], prefix: str
-) -> None:
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", bots=mode)
-    for request in (by(GOOGLEBOT), by(f"{GOOGLEBOT} again"), by(CURL), by(FIREFOX)):
-        for ask in (ask_wsgi, ask_asgi, ask_websocket):
-            ask(settings, request)
-    ask_wsgi(settings, by(CURL, user="ann"))
-    recorder = recorder_for(settings)
-    assert recorder.flush()
-    assert Presence(settings).counts() == counts
-    assert recorder.stats().recorded == (4 if "Skip" in mode else 13)
-    recorder.close()

@@ -378,9 +378,8 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
     site = open_site()
     layer = PresenceMiddleware(fail_later if is_async else fail)
     factory = AsyncRequestFactory() if is_async else RequestFactory()
-    request = factory.get("/", headers={"user-agent": FIREFOX})
     with pytest.raises(KeyboardInterrupt):
-        at_once(layer(request))
+        at_once(layer(factory.get("/", headers={"user-agent": FIREFOX})))
     assert site.seen() == ["guest"]
     assert not site.recorder.open_visits
 

@@ -213,12 +213,3 @@ def test_a_login_counts_although_a_guest_with_the_same_headers_is_remembered() -
         assert kind(found, AsgiRequest(scope)) == "guest"
         assert kind(found, AsgiRequest({**scope, key: value})) == "user", key
     assert kind(found, WsgiRequest(environ)) == kind(found, AsgiRequest(scope)) == "guest"
-
-
-def test_no_request_raises() -> None:
-    found = make("user=starlette-session:user, member=bearer:sub, guest=visitor", bots="count")
-    for key in ("HTTP_COOKIE", "HTTP_AUTHORIZATION", "HTTP_USER_AGENT"):
-        for bad in (5, b"bytes", ["list"]):
-            found.resolve(WsgiRequest({key: bad}))
-    for headers in ([("cookie", "text")], [(b"cookie", 5)], None, 5):
-        found.resolve(AsgiRequest({"headers": headers}))
