@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -59,20 +60,17 @@ async def silent(*_: object) -> None:
 
 async def check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send(wrap: Wrap) -> None:
     for type in REQUESTS:
-        calls: list[Any] = []
-
-        async def app(*call: Any, calls: list[Any] = calls) -> None:
-            calls.append(call)
-
+        app: Any = AsyncMock()
         gateway = Gateway(type)
-        before, receive, send = dict(gateway.scope), gateway.receive, gateway.send
-        await wrap(app)(gateway.scope, receive, send)
-        assert len(calls) == 1
-        assert calls[0][0] is gateway.scope
-        assert calls[0][1] is receive
-        assert type == "http" or calls[0][2] is send
-        assert {key: gateway.scope[key] for key in before} == before
-        assert gateway.scope.keys() - before.keys() == OURS
+        before, call = dict(gateway.scope), (gateway.scope, gateway.receive, gateway.send)
+        await wrap(app)(*call)
+        app.assert_awaited_once()
+        scope, receive, send = app.await_args.args
+        assert scope is call[0]
+        assert receive is call[1]
+        assert type == "http" or send is call[2]
+        assert {key: scope[key] for key in before} == before
+        assert scope.keys() - before.keys() == OURS
 
 
 async def check_each_message_of_a_response_reaches_the_server_as_it_is(wrap: Wrap) -> None:
@@ -186,13 +184,10 @@ async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> No
 
 
 async def check_an_invalid_client_reaches_the_app(wrap: Wrap) -> None:
-    async def app(scope: Scope, *_: object) -> None:
-        seen.append(scope["client"])
-
-    seen: list[Any] = []
     for type in REQUESTS:
+        app: Any = AsyncMock()
         await Gateway(type, client=7).ask(wrap(app))
-    assert seen == [7, 7]
+        assert app.await_args.args[0]["client"] == 7
 
 
 async def check_what_the_app_raises_reaches_the_server_as_it_is(wrap: Wrap) -> None:
