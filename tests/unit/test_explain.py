@@ -46,10 +46,6 @@ def broken(_: Request) -> str:
     raise KeyError(VALUE)
 
 
-def is_hidden(id: str) -> bool:
-    return id == "42"
-
-
 HERE = f"{__name__}:"
 FLASK, JWT, HEADER = "user=flask-session:_user_id", "user=bearer:sub", "user=header:X-User"
 OTHER = "user=flask-session:user"
@@ -122,7 +118,7 @@ NO = "no visit: not counted: "
 SAME, FOREIGN = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
 GUEST = f"counted as guest{UNLESS}"
 IF_ACCEPTED = "counted as user if the response has a status of 200 to 299, 101 or 304; with 401 or"
-HIDING = f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"
+HIDING = "user=header:X-User, hidden=identify:tests.support.hiding:is_hidden, guest=visitor"
 PULSE = "pulse: a page"
 LEAVES = f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}"
 CHECKED = {"identity": "user=header:X-User:checked, guest=ip:raw"}
