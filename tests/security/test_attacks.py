@@ -534,6 +534,13 @@ def test_arbitrary_bytes_log_nobody_in(
     assert ids(settings, scheme.request(value)) == GUEST[1]
 
 
+def test_a_secret_is_used_with_the_algorithms_of_its_kind_alone() -> None:
+    assert all(name.startswith("HS") for name in sessions.algorithms_for(KEY))
+    of_a_pair = sessions.algorithms_for(PUBLIC)
+    assert of_a_pair == sessions.algorithms_for(f"\n {PUBLIC}")
+    assert not any(name.startswith("HS") or name == "none" for name in of_a_pair)
+
+
 def test_a_decompression_bomb_is_not_unpacked_before_its_signature_is_verified(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
