@@ -96,8 +96,9 @@ def _next(thing: Any) -> Iterable[object]:
         return ()
     # A proxy of Flask has nothing outside of a request. A library's own cache we only call:
     # urlsplit's has what a server split.
-    is_cache = hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
-    if is_cache or type(thing).__module__ == "werkzeug.local":
+    if type(thing).__module__ == "werkzeug.local" or (
+        hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
+    ):
         return ()
     if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
         return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
