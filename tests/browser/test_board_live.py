@@ -67,12 +67,16 @@ def opened(new_context: NewContext) -> Opened:
     return open_board
 
 
-def test_the_list_changes_without_polling(
-    opened: Opened, site: WebServer, presence: Presence
-) -> None:
+@pytest.fixture
+def board(opened: Opened, site: WebServer, presence: Presence) -> Board:
+    """The page, with ann in its list."""
     presence.touch("ann")
     board = opened(site)
     board.expect_names("ann")
+    return board
+
+
+def test_the_list_changes_without_polling(board: Board, presence: Presence) -> None:
     expect(board.page.locator("#since")).to_have_text("Came")
     expect(board.page.locator("#online td.number")).to_have_text(["earlier"])
     presence.touch("<b>bob")
@@ -92,11 +96,10 @@ def test_the_list_changes_without_polling(
 
 
 def test_a_page_that_was_hidden_goes_on_after_its_last_event(
-    opened: Opened, site: WebServer, presence: Presence
+    board: Board, presence: Presence
 ) -> None:
-    board = opened(site)
-    presence.touch("ann")
-    board.expect_names("ann")
+    presence.touch("eve")
+    board.expect_names("eve", "ann")
     with board.page.expect_event("requestfailed", lambda each: "/events?" in each.url):
         hide(board.page)
     presence.touch("bob")
@@ -104,16 +107,13 @@ def test_a_page_that_was_hidden_goes_on_after_its_last_event(
     with board.page.expect_request("**/events?*") as request:
         show(board.page)
     assert request.value.headers["last-event-id"]
-    board.expect_names("bob")
+    board.expect_names("bob", "eve")
     assert board.sent("online") == []
 
 
 def test_the_list_survives_a_restart_of_the_web_server(
-    opened: Opened, site: WebServer, presence: Presence
+    board: Board, site: WebServer, presence: Presence
 ) -> None:
-    board = opened(site)
-    presence.touch("ann")
-    board.expect_names("ann")
     site.process.send_signal(signal.SIGTERM)
     site.process.wait(10)  # the stream is still open
     expect(board.page.locator("#state")).to_have_text("the site does not answer", timeout=20000)
@@ -126,11 +126,8 @@ def test_the_list_survives_a_restart_of_the_web_server(
 
 
 def test_the_list_survives_a_restart_of_redis_without_its_data(
-    opened: Opened, site: WebServer, own: Server, presence: Presence
+    board: Board, own: Server, presence: Presence
 ) -> None:
-    board = opened(site)
-    presence.touch("ann")
-    board.expect_names("ann")
     own.stop()
     own.start()
     presence.touch("bob")
@@ -153,8 +150,8 @@ def test_the_list_changes_behind_a_proxy_that_buffers(
     opened: Opened, site: WebServer, presence: Presence, tmp_path: Path, how: str
 ) -> None:
     location = f"location / {{ proxy_pass http://{site.address}; {PROXIES[how]} }}"
+    presence.touch("ann")
     with Nginx(tmp_path / "nginx", location) as proxy:
-        presence.touch("ann")
         board = opened(proxy)
         board.expect_names("ann")
         presence.touch("bob")
@@ -174,12 +171,7 @@ def test_the_list_changes_behind_a_proxy_that_buffers(
             expect(board.page.locator("#online bdi").first).to_have_text("eve", timeout=20000)
 
 
-def test_a_page_whose_stream_fails_polls(
-    opened: Opened, site: WebServer, presence: Presence
-) -> None:
-    presence.touch("ann")
-    board = opened(site)
-    board.expect_names("ann")
+def test_a_page_whose_stream_fails_polls(board: Board, presence: Presence) -> None:
     board.page.route("**/events?*", lambda route: route.fulfill(status=503, json={"error": "full"}))
     hide(board.page)
     show(board.page)

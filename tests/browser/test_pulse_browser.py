@@ -94,8 +94,7 @@ class Site:
         }
         command = gunicorn("app:application", 1, "--threads=8")
         self.server = WebServer(command, folder, folder / "log", **variables)
-        self.settings = Settings.from_env(variables)
-        self.presence = Presence(self.settings)
+        self.presence = Presence(Settings.from_env(variables))
         self._requests = folder / "requests"
 
     def requests(self, member: str, status: str = "...") -> list[str]:
@@ -105,31 +104,23 @@ class Site:
         return [f"{part[0]} {part[1]}" for part in parts if part[2:] == [status, member]]
 
 
-def _site(valkey: Server, factory: pytest.TempPathFactory, window: str) -> Iterator[Site]:
-    site = Site(valkey, factory.mktemp("site"), window)
+@pytest.fixture(scope="module", params=["9s"])
+def site(
+    request: pytest.FixtureRequest, valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """With nine seconds, a pulse comes every three; a goodbye leaves 3.75."""
+    site = Site(valkey, tmp_path_factory.mktemp("site"), request.param)
     with site.server:
         yield site
-
-
-@pytest.fixture(scope="module")
-def site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A pulse comes every three seconds; a goodbye leaves 3.75 seconds."""
-    yield from _site(valkey, tmp_path_factory, "9s")
-
-
-@pytest.fixture(scope="module")
-def brief_site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A pulse comes every second."""
-    yield from _site(valkey, tmp_path_factory, "3s")
 
 
 class Reader:
     """A member with a browser, who opens pages of a site."""
 
     def __init__(self, context: BrowserContext, site: Site) -> None:
-        self.site, self.context, name = site, context, f"m{uuid.uuid4().hex[:8]}"
-        self.name, self.url = name, f"http://{site.server.address}"
-        self.context.add_cookies([{"name": "member", "value": name, "url": self.url}])
+        self.site, self.context, self.name = site, context, f"m{uuid.uuid4().hex[:8]}"
+        self.url = f"http://{site.server.address}"
+        self.context.add_cookies([{"name": "member", "value": self.name, "url": self.url}])
 
     def stops_timers(self) -> None:
         """Let pages that are opened from now on send no regular pulses."""
@@ -164,12 +155,12 @@ class Reader:
         return self.site.presence.is_online(self.name)
 
 
-Reads = Callable[..., Reader]
+Reads = Callable[[], Reader]
 
 
 @pytest.fixture
 def reads(new_context: NewContext, site: Site) -> Reads:
-    return lambda at=site: Reader(new_context(), at)
+    return lambda: Reader(new_context(), site)
 
 
 @pytest.mark.parametrize("path", [*matrix("/b"), "/slow"])
@@ -264,13 +255,14 @@ def test_a_hidden_tab_is_silent_until_it_is_visible(reads: Reads) -> None:
 
 
 @pytest.mark.slow
-def test_without_input_for_a_window_a_page_is_silent(reads: Reads, brief_site: Site) -> None:
-    ann = reads(at=brief_site)
+@pytest.mark.parametrize("site", ["3s"], indirect=True)
+def test_without_input_for_a_window_a_page_is_silent(reads: Reads) -> None:
+    ann = reads()
     page = ann.opens("/a")
     wait_until(lambda: not ann.is_online)
     count = len(ann.sent())
     assert ann.sent()[2:].count("here:/a") >= 1
-    bob = reads(at=brief_site)
+    bob = reads()
     kept = bob.opens("/b")
     for number in range(2, 6):
         kept.mouse.wheel(0, 100)

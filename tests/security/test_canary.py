@@ -18,14 +18,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from presence_middleware import (
-    Identity,
-    Presence,
-    PresenceUnavailable,
-    Settings,
-    asgi,
-    wsgi,
-)
+from presence_middleware import Identity, Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.recorder import Visit, recorder_for
 from presence_middleware.recorder.recorder import live_recorders
 from presence_middleware.request import WsgiRequest
@@ -103,7 +96,9 @@ def _next(thing: Any) -> Iterable[object]:
         return ()
     # A proxy of Flask has nothing outside of a request. A library's own cache we only call:
     # urlsplit's has what a server split.
-    if type(thing).__module__ == "werkzeug.local" or _is_foreign_cache(thing):
+    if type(thing).__module__ == "werkzeug.local" or (
+        hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
+    ):
         return ()
     if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
         return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
@@ -114,10 +109,6 @@ def _next(thing: Any) -> Iterable[object]:
         return [thing.__self__]
     own = getattr(thing, "__dict__", None)
     return [*gc.get_referents(thing), *([own] if isinstance(own, dict) else [])]
-
-
-def _is_foreign_cache(thing: Any) -> bool:
-    return hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
 
 
 def texts_of(*roots: object) -> Iterator[str | bytes]:
@@ -223,22 +214,13 @@ SOURCES = [
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
-    made = []
-
-    def make(identity: str, **given: object) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "secret": SECRET, **given}
-        given = {"session_secret": SESSION_SECRET, "trusted_proxies": "10.0.0.0/8", **given}
-        settings = Settings.from_env({}, identity=identity, flush_interval="3m", **given)
-        made.append(settings)
-        return settings
-
+def site(unwritten: Site, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+    secrets = {"secret": SECRET, "session_secret": SESSION_SECRET}
+    given = {"trusted_proxies": "10.0.0.0/8", **secrets}
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "presence_middleware")
     drop_leftovers()  # of other tests, passwords among them: they would be found with ours
-    yield make
-    for settings in made:
-        recorder_for(settings).close()
+    yield lambda identity, **others: unwritten(identity=identity, **{**given, **others})
     drop_leftovers()
 
 
@@ -351,15 +333,13 @@ def test_what_stays_of_requests_is_at_most_the_ids(
     assert left.shown == found([caplog.text]) == set()
 
 
-@pytest.mark.parametrize(
-    ("source", "path", "status"),
-    [
-        ("basic", "/", 401),
-        ("basic", "/logout", 200),
-        ("basic", "/", 200),
-        ("basic:hashed", "/", 401),
-    ],
-)
+PASSWORDS = [
+    *(("basic", path, status) for path, status in (("/", 401), ("/logout", 200), ("/", 200))),
+    ("basic:hashed", "/", 401),
+]
+
+
+@pytest.mark.parametrize(("source", "path", "status"), PASSWORDS)
 def test_a_password_leaves_no_trace(
     source: str, path: str, status: int, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 from weakref import ref
 
@@ -157,23 +157,30 @@ def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, pre
 # ---- Who it is.
 
 
-class Ends:
-    """A late source while whose answer is awaited another thread ends the visit."""
+class Meanwhile:
+    """A slow source of ids, during which something happens once."""
 
-    visit: Any = None
+    happens: Callable[[], object] | None = None
+    found: str | None = None
 
     @classmethod
-    def read(cls, _: object) -> None:
-        visit, cls.visit = cls.visit, None
-        if visit is not None:
-            visit.end()
+    def read(cls, _: object) -> str | None:
+        happens, cls.happens = cls.happens, None
+        if happens is not None:
+            happens()
+        return cls.found
 
 
-def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str) -> None:
-    identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
-    settings = site(f"memory://{prefix}", prefix, identity=identity)
+SLOWLY, DEFAULT = f"{__name__}:Meanwhile.read", "user=auth, guest=visitor"
+
+
+def test_a_visit_that_ends_during_identification_is_still_identified(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = site(f"memory://{prefix}", prefix, identity=f"member={SLOWLY}, {DEFAULT}")
     recorder = Recorder(settings)
-    visit = Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
+    visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
+    monkeypatch.setattr(Meanwhile, "happens", visit.end)
     visit.note()
     assert visit.is_over
     recorder.flush()
@@ -181,21 +188,11 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     recorder.close()
 
 
-class Names:
-    """A slow function of the site while which a handler names the user."""
-
-    visit: Any = None
-
-    @classmethod
-    def read(cls, _: object) -> str:
-        visit, cls.visit = cls.visit, None
-        if visit is not None:
-            visit.identify("bob")
-        return "ann"
-
-
-def test_a_user_who_is_named_during_identification_replaces_who_was_there(prefix: str) -> None:
-    settings = site(f"memory://{prefix}", prefix, identity=f"user={__name__}:Names.read")
+def test_a_user_who_is_named_during_identification_replaces_who_was_there(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Meanwhile, "found", "ann")
+    settings = site(f"memory://{prefix}", prefix, identity=f"user={SLOWLY}")
     clock = Clock()
     recorder = Recorder(settings, clock=clock, background=False)
     visit = WsgiVisit(recorder, {})
@@ -203,7 +200,7 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(prefix
     visit.refresh(clock(), 30)
     recorder.depart(("user", "ann"))
     clock.now += 60
-    Names.visit = visit
+    monkeypatch.setattr(Meanwhile, "happens", lambda: visit.identify("bob"))
     visit.refresh(clock(), 30)
     recorder.flush()
     assert [seen.id for seen in Presence(settings, clock=clock).online()] == ["bob"]

@@ -1,25 +1,23 @@
 """A flood of forged guests: it uses little memory, and no known user is lost.
 
-Floods of crawlers are in tests/unit/test_bots.py.
+Floods of crawlers are in tests/unit/test_bots.py, and those of an outage in
+tests/redis/test_recorder.py.
 """
 
 import random
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from presence_middleware import Identity, Presence, Settings, wsgi
 from presence_middleware.identity import resolver
 from presence_middleware.recorder import Stats, guests
-from presence_middleware.stores import moment_of
-from tests.support.backends import Server, matrix, wait_until
+from tests.support.backends import Server, matrix
 from tests.support.memory import traced
 from tests.support.timed_site import WINDOW, Clock
 
-FEW, MANY = 3_000, 200_000
+MANY = 200_000
 MOST_MEMBERS = 2000
 MOST_PENDING = 800
 MOST_REMEMBERED = 500
@@ -55,7 +53,7 @@ PEOPLE = (*USERS, *GUESTS)
 class Flooded:
     """A site under the WSGI wrapper, a clock, and those who are really there."""
 
-    def __init__(self, server: Server, prefix: str, forge: Forge, flush_interval: str) -> None:
+    def __init__(self, server: Server, prefix: str, forge: Forge) -> None:
         source = "cookie:sid" if forge is cookies else "visitor"
         self.settings = Settings.from_env(
             {},
@@ -65,7 +63,7 @@ class Flooded:
             secret="0123456789abcdef",
             max_members=MOST_MEMBERS,
             max_pending=MOST_PENDING,
-            flush_interval=flush_interval,
+            flush_interval="3m",  # the test says when it is time to write
         )
         self.clock = Clock()
         self._wrapped = wsgi.PresenceMiddleware(
@@ -96,31 +94,21 @@ class Flooded:
         return found
 
 
-@pytest.fixture
-def held() -> Iterator[Callable[[], int]]:
-    with traced() as held:
-        yield held
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("forge", [cookies, *matrix(addresses)])
 @pytest.mark.timeout(500)
 def test_a_flood_uses_little_memory_and_evicts_no_user(
-    valkey: Server,
-    prefix: str,
-    forge: Forge,
-    held: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
+    own: Server, client: Any, prefix: str, forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
     monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
-    site = Flooded(valkey, prefix, forge, "3m")  # the test says when it is time to write
+    site = Flooded(own, prefix, forge)
     chance, real = random.Random(7), 0
-    with redis.Redis.from_url(valkey.url) as client:
 
-        def used() -> int:
-            return int(client.info("memory")["used_memory"])
+    def used() -> int:
+        return int(client.info("memory")["used_memory"])
 
+    with traced() as held:
         server, process = used(), held()
         for n in range(MANY):
             site.clock.now += LASTS / MANY
@@ -135,38 +123,9 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
                 keys = client.scan_iter(match=f"{prefix}:*:seen", count=1000)
                 assert max(int(client.zcard(key)) for key in keys) <= MOST_MEMBERS
         assert used() - server < 1_000_000
-    # Twice as many people are remembered as may wait, and each takes less than a kilobyte.
-    assert held() - process < 2_500 * MOST_PENDING
+        # Twice as many people are remembered as may wait, and each takes less than a kilobyte.
+        assert held() - process < 2_500 * MOST_PENDING
     dropped = site.stats().dropped
     assert sum(dropped.values()) > MANY / 2, "it was a flood"
     assert ({"quota"} if forge is cookies else {"members", "full"}) <= dropped.keys()
-    site.recorder.close()
-
-
-def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
-    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
-    site = Flooded(own, prefix, addresses, "0.05s")
-    own.process.send_signal(signal.SIGSTOP)
-    site.clock.now += WINDOW / 2
-    for request in PEOPLE:
-        site.ask(request)
-    forged, most = 0, 0
-    # The thread tries again meanwhile: what it holds in its hands waits as well.
-    while forged < FEW or getattr(site.recorder.health.failing.get(""), "count", 0) < 2:
-        site.ask(addresses(forged))
-        forged += 1
-        most = max(most, site.recorder.stats().pending)
-    site.clock.now += WINDOW / 4
-    for request in PEOPLE:
-        site.ask(request)
-    asked = moment_of(site.clock.now)
-    site.clock.now += WINDOW / 2
-    own.process.send_signal(signal.SIGCONT)
-    wait_until(site.recorder.flush)
-    assert site.missing() == []
-    assert {site.presence.last_seen(who.id, who.kind) for who in site.people} == {asked}
-    assert most <= MOST_PENDING
-    assert site.stats().dropped["full"] > 0
     site.recorder.close()

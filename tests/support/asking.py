@@ -93,7 +93,8 @@ class Request:
         environ: dict[str, Any] = {"REQUEST_METHOD": self.method, "SCRIPT_NAME": self.mount}
         environ["PATH_INFO"] = self.path.encode(errors="surrogateescape").decode("latin-1")
         for name, value in self.headers:
-            key, joint = "HTTP_" + name.upper().replace("-", "_"), "; " if name == "Cookie" else ","
+            key = "HTTP_" + name.upper().replace("-", "_")
+            joint = "; " if key == "HTTP_COOKIE" else ","
             said = value.decode("latin-1")
             environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
         given: dict[str, object] = {"REMOTE_USER": self.user, "REMOTE_ADDR": self.peer}

@@ -4,7 +4,9 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -58,51 +60,48 @@ async def silent(*_: object) -> None:
 
 async def check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send(wrap: Wrap) -> None:
     for type in REQUESTS:
-        calls: list[Any] = []
-
-        async def app(*call: Any, calls: list[Any] = calls) -> None:
-            calls.append(call)
-
+        app: Any = AsyncMock()
         gateway = Gateway(type)
-        before, receive, send = dict(gateway.scope), gateway.receive, gateway.send
-        await wrap(app)(gateway.scope, receive, send)
-        assert len(calls) == 1
-        assert calls[0][0] is gateway.scope
-        assert calls[0][1] is receive
-        assert type == "http" or calls[0][2] is send
-        assert {key: gateway.scope[key] for key in before} == before
-        assert gateway.scope.keys() - before.keys() == OURS
+        before, call = dict(gateway.scope), (gateway.scope, gateway.receive, gateway.send)
+        await wrap(app)(*call)
+        app.assert_awaited_once()
+        scope, receive, send = app.await_args.args
+        assert scope is call[0]
+        assert receive is call[1]
+        assert type == "http" or send is call[2]
+        assert {key: scope[key] for key in before} == before
+        assert scope.keys() - before.keys() == OURS
 
 
 async def check_each_message_of_a_response_reaches_the_server_as_it_is(wrap: Wrap) -> None:
     """In its order, at once, and with what the server's `send` returns or raises."""
+    refused, gone = body(b"refused"), OSError("gone")
     messages = [
         {"type": "http.response.debug", "info": {}},
         *(START, body(b"a", more=True), body(b""), body(b"past the end"), {"type": "new"}),
-        *(PATHSEND, ZEROCOPYSEND, TRAILERS, body(b"refused"), {}),
+        *(PATHSEND, ZEROCOPYSEND, TRAILERS, refused, {}),
     ]
-    answers = [OSError("gone") if message == body(b"refused") else object() for message in messages]
-    passed: list[Any] = []
+    passed: list[Message] = []
 
-    async def server_send(message: Message) -> None:
+    async def server_send(message: Message) -> Any:
+        """Return more than ASGI demands of a server."""
         passed.append(message)
-        answer = answers[len(passed) - 1]
-        if isinstance(answer, OSError):
-            raise answer
-        return answer  # type: ignore[return-value]  # more than ASGI demands of a server
+        if message is refused:
+            raise gone
+        return passed
 
     async def app(scope: Scope, receive: Any, send: Any) -> None:
         assert inspect.iscoroutinefunction(send)
-        for number, (message, answer) in enumerate(zip(messages, answers, strict=True)):
+        for number, message in enumerate(messages, 1):
             copy = {**message}
-            if isinstance(answer, OSError):
+            if message is refused:
                 with pytest.raises(OSError, match="gone") as caught:
                     await send(message)
-                assert caught.value is answer
+                assert caught.value is gone
             else:
-                assert await send(message) is answer
-            assert passed[number] is message
-            assert message == copy
+                assert await send(message) is passed
+            assert passed[-1] is message
+            assert (len(passed), message) == (number, copy)
 
     await wrap(app)(Gateway("http").scope, Gateway("http").receive, server_send)
     assert len(passed) == len(messages)
@@ -128,11 +127,6 @@ CONNECTIONS: list[tuple[str, list[Message], bool]] = [
 
 
 async def check_a_visit_ends_with_its_response_or_else_with_the_apps_call(wrap: Wrap) -> None:
-    for connection in CONNECTIONS:
-        await _ends(wrap, *connection)
-
-
-async def _ends(wrap: Wrap, type: str, messages: list[Message], is_ended: bool) -> None:
     async def app(scope: Scope, _: Any, send: Any) -> None:
         visit = scope["presence_middleware.visit"]
         for message in messages:
@@ -147,11 +141,13 @@ async def _ends(wrap: Wrap, type: str, messages: list[Message], is_ended: bool) 
             await scope["presence_middleware.presence"].count()
 
     wrapped = wrap(app)
-    before = recorded(wrapped)
-    await Gateway(type).ask(wrapped)
-    assert recorded(wrapped) == before + 1
-    assert not wrapped.recorder.open_visits
-    assert not Presence(wrapped.recorder.settings).is_online("who came too late")
+    for connection in CONNECTIONS:
+        type, messages, is_ended = connection
+        before = recorded(wrapped)
+        await Gateway(type).ask(wrapped)
+        assert recorded(wrapped) == before + 1
+        assert not wrapped.recorder.open_visits
+        assert not Presence(wrapped.recorder.settings).is_online("who came too late")
 
 
 async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap: Wrap) -> None:
@@ -179,40 +175,39 @@ async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> No
 
     seen: list[Any] = []
     headers, client = [(b"x-user", b"cy"), (b"a", b"b")], ("1.2.3.4", 5)
-    for type in REQUESTS:
-        for pair in (tuple, list, iter):
-            for together in (iter, list, tuple):
-                pairs = together([pair(header) for header in headers])
-                await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
+    made: list[Any] = [tuple, list, iter]
+    for type, pair, together in product(REQUESTS, made, made):
+        pairs = together([pair(header) for header in headers])
+        await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
     assert seen == [(headers, client)] * 2 * 9
     assert recorded(wrap(app)) == len(seen)
 
 
 async def check_an_invalid_client_reaches_the_app(wrap: Wrap) -> None:
-    async def app(scope: Scope, *_: object) -> None:
-        seen.append(scope["client"])
-
-    seen: list[Any] = []
     for type in REQUESTS:
+        app: Any = AsyncMock()
         await Gateway(type, client=7).ask(wrap(app))
-    assert seen == [7, 7]
+        assert app.await_args.args[0]["client"] == 7
 
 
 async def check_what_the_app_raises_reaches_the_server_as_it_is(wrap: Wrap) -> None:
     errors = [ValueError("a bug"), ExceptionGroup("two", [KeyError(1), LookupError(2)])]
-    for error in (*errors, SystemExit(3), asyncio.CancelledError("the server stops")):
-        for type in (*REQUESTS, "lifespan"):
-            for messages in ([], [START, body(b"a", more=True)]):
 
-                async def app(_: Scope, __: object, send: Any) -> None:
-                    for message in messages:  # noqa: B023
-                        await send(message)
-                    raise error  # noqa: B023
+    async def app(_: Scope, __: object, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        raise error
 
-                with pytest.raises(BaseException) as caught:  # noqa: PT011
-                    await Gateway(type).ask(wrap(app))
-                assert caught.value is error
-                assert caught.value.__context__ is None
+    for case in product(
+        (*errors, SystemExit(3), asyncio.CancelledError("the server stops")),
+        (*REQUESTS, "lifespan"),
+        ([], [START, body(b"a", more=True)]),
+    ):
+        error, type, messages = case
+        with pytest.raises(BaseException) as caught:  # noqa: PT011
+            await Gateway(type).ask(wrap(app))
+        assert caught.value is error
+        assert caught.value.__context__ is None
 
 
 async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from presence_middleware import Presence, Settings
-from tests.support.commands import run_command
+from tests.support.commands import run_command, run_program
 from tests.support.servers import environment
 
 
@@ -43,12 +43,7 @@ MAIN = "from presence_middleware.cli import main; main()"
 def test_the_command_names_the_package_that_is_missing(
     missing: str, status: int, text: str
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.modules[{missing!r}] = None; {MAIN}"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    ended = run_program(f"import sys; sys.modules[{missing!r}] = None; {MAIN}")
     assert ended.returncode == status
     assert text in ended.stderr
 

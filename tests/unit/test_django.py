@@ -7,7 +7,8 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -24,14 +25,14 @@ from django.utils.functional import SimpleLazyObject
 from presence_middleware import Presence, Settings, asgi, presence_of, visit_of, wsgi
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
+from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
 from tests.support.transports import AsgiTransport
 
 LINE = "presence_middleware.django.PresenceMiddleware"
 SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
 LAYERS = (SESSION, f"{__name__}.authenticate")
-FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"
@@ -84,31 +85,53 @@ def only_sync(get_response: View) -> View:
     return get_response
 
 
+class Kind(NamedTuple):
+    """How a site with the line is served."""
+
+    is_asgi: bool = False
+    views: str = ""
+    layers: tuple[str, ...] = (*LAYERS, LINE)
+    is_wrapped: bool = False
+
+
+SYNC, ASYNC = Kind(), Kind(is_asgi=True, views="/async")
+OWN = {
+    "sync": SYNC,
+    "async": ASYNC,
+    "async, sync view": Kind(is_asgi=True),
+    "async behind a sync layer": Kind(is_asgi=True, layers=(f"{__name__}.only_sync", *SYNC.layers)),
+    "twice": Kind(layers=(*SYNC.layers, LINE)),
+    "first and last": ASYNC._replace(layers=(LINE, *SYNC.layers)),
+}
+WRAPPED = {
+    "wrapped": SYNC._replace(is_wrapped=True),
+    "async, wrapped": ASYNC._replace(is_wrapped=True),
+}
+
+
+def served(kinds: dict[str, Kind]) -> pytest.MarkDecorator:
+    """Run a test with a site of each of these kinds."""
+    return pytest.mark.parametrize("kind", kinds.values(), ids=kinds)
+
+
+in_all = served({**OWN, **WRAPPED})
+
+
 class Site:
     """A site with the line: how it is served, and whom it recorded."""
 
-    layers: ClassVar[tuple[str, ...]] = (*LAYERS, LINE)
-    is_asgi = is_wrapped = False
-    views = ""
-
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, kind: Kind, settings: Settings) -> None:
+        self.kind, self.views = kind, kind.views
         self.presence, self.recorder = Presence(settings), recorder_for(settings)
-        self.last: Any = None
-        """The environ or scope of the last request."""
-        app: Any = ASGIHandler() if self.is_asgi else WSGIHandler()
-        if self.is_wrapped:
-            wrapper: Any = asgi if self.is_asgi else wsgi
+        app: Any = ASGIHandler() if kind.is_asgi else WSGIHandler()
+        if kind.is_wrapped:
+            wrapper: Any = asgi if kind.is_asgi else wsgi
             app = wrapper.PresenceMiddleware(app, settings=settings)
-
-        def noting(state: Any, *call: Any) -> Any:
-            self.last = state
-            return app(state, *call)
-
-        transport = (
-            AsgiTransport(noting, asyncio.run) if self.is_asgi else httpx.WSGITransport(noting)
+        self.transport: Any = (
+            AsgiTransport(app, asyncio.run) if kind.is_asgi else httpx.WSGITransport(app)
         )
         self.client = httpx.Client(
-            transport=transport, base_url="http://site.test", headers={"User-Agent": FIREFOX}
+            transport=self.transport, base_url="http://site.test", headers={"User-Agent": FIREFOX}
         )
 
     def get(self, path: str = "/", **headers: str) -> httpx.Response:
@@ -126,64 +149,26 @@ class Site:
         return users + ["guest"] * self.presence.count("guest")
 
 
-class Async(Site):
-    is_asgi, views = True, "/async"
-
-
-class AsyncSyncView(Site):
-    is_asgi = True
-
-
-class AsyncBehindSyncLayer(Site):
-    is_asgi, layers = True, (f"{__name__}.only_sync", *LAYERS, LINE)
-
-
-class Twice(Site):
-    layers = (*LAYERS, LINE, LINE)
-
-
-class FirstAndLast(Async):
-    layers = (LINE, *LAYERS, LINE)
-
-
-class Wrapped(Site):
-    is_wrapped = True
-
-
-class AsyncWrapped(Async):
-    is_wrapped = True
-
-
-OWN = [Site, Async, AsyncSyncView, AsyncBehindSyncLayer, Twice, FirstAndLast]
-ALL = [*OWN, Wrapped, AsyncWrapped]
-Open = Callable[..., Any]
+Open = Callable[..., Site]
 
 
 @pytest.fixture
-def open_site(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens a site of one of the classes above, with settings in its environment."""
+def open_site(prefix: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> Open:
+    """Opens a site of one of the kinds above, with settings in its environment."""
     views.clear()
     loads.clear()
-    views["/"] = lambda _: respond()
-    opened: list[Recorder] = []
+    views["/"] = respond
 
-    def make(site: type[Site] = Site, **settings: object) -> Site:
+    def make(kind: Kind = SYNC, **settings: object) -> Site:
         given = {"redis_url": f"memory://{prefix}", "enabled": 1, "secret": "s" * 16, **settings}
         for name, value in given.items():
             monkeypatch.setenv(f"PRESENCE_{name.upper()}", str(value))
-        override = override_settings(MIDDLEWARE=site.layers, ROOT_URLCONF=__name__)
-        override.enable()
-        overrides.append(override)
-        one = site(Settings.from_env())
-        opened.append(one.recorder)
-        return one
+        stack.enter_context(override_settings(MIDDLEWARE=kind.layers, ROOT_URLCONF=__name__))
+        site = Site(kind, Settings.from_env())
+        stack.callback(site.recorder.close)
+        return site
 
-    overrides: list[Any] = []
-    yield make
-    for override in reversed(overrides):
-        override.disable()
-    for recorder in opened:
-        recorder.close()
+    return make
 
 
 def respond(*_: object) -> HttpResponse:
@@ -203,7 +188,7 @@ def logs_out(request: HttpRequest) -> HttpResponse:
     return HttpResponse("bye", status=500 if "fails" in request.path else 200)
 
 
-@pytest.mark.parametrize("kind", ALL)
+@in_all
 @pytest.mark.parametrize(
     ("view", "identity", "id"),
     [
@@ -217,7 +202,7 @@ def logs_out(request: HttpRequest) -> HttpResponse:
     ids=["user", "session", "name", "session without name", "neither", "no rule needs Django"],
 )
 def test_a_user_counts_as_the_page_knows_them_and_as_no_guest(
-    kind: type[Site], view: View, identity: str, id: list[str], open_site: Open
+    kind: Kind, view: View, identity: str, id: list[str], open_site: Open
 ) -> None:
     site = open_site(kind, identity=identity)
     site.log_in()
@@ -231,10 +216,8 @@ def test_a_user_counts_as_the_page_knows_them_and_as_no_guest(
     assert ("Vary" in response.headers) == (view is not respond)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_a_guest_with_a_cart_counts_where_the_page_loads_it(
-    kind: type[Site], open_site: Open
-) -> None:
+@in_all
+def test_a_guest_with_a_cart_counts_where_the_page_loads_it(kind: Kind, open_site: Open) -> None:
     site = open_site(kind)
     views["/add"] = lambda request: respond(request.session.update({"cart": "9"}))
     site.get("/add", Presence="passive")
@@ -255,48 +238,54 @@ def own_session(get_response: View) -> View:
     return named
 
 
-@pytest.mark.parametrize("kind", [Site, Async])
-def test_a_session_that_is_not_djangos_breaks_no_page(kind: type[Site], open_site: Open) -> None:
-    class Own(kind):  # type: ignore[misc,valid-type]
-        layers = (f"{__name__}.own_session", LINE)
-
-    site = open_site(Own)
+@pytest.mark.parametrize("kind", [SYNC, ASYNC])
+def test_a_session_that_is_not_djangos_breaks_no_page(kind: Kind, open_site: Open) -> None:
+    site = open_site(kind._replace(layers=(f"{__name__}.own_session", LINE)))
     assert site.get().text == "hello"
     assert site.seen() == ["guest"]
 
 
-@pytest.mark.parametrize("kind", [Site, Async, Wrapped, AsyncWrapped])
-def test_a_view_that_asks_counts_itself(kind: type[Site], open_site: Open) -> None:
+@served({"sync": SYNC, "async": ASYNC, **WRAPPED})
+def test_a_view_that_asks_counts_itself(kind: Kind, open_site: Open) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        counts = []
+        for _ in range(2):
+            answer = presence_of(request).counts()
+            counts.append(await answer if kind.is_asgi else answer)
+            assert request.user.pk == 7
+        return HttpResponse(str(counts))
+
     site = open_site(kind)
-
-    def sync_view(request: HttpRequest) -> HttpResponse:
-        before = presence_of(request).counts()
-        assert request.user.pk == 7
-        return HttpResponse(f"{before} {presence_of(request).counts()}")
-
-    async def async_view(request: HttpRequest) -> HttpResponse:
-        before = await presence_of(request).counts()
-        assert request.user.pk == 7
-        return HttpResponse(f"{before} {await presence_of(request).counts()}")
-
     site.log_in()
-    views["/"] = async_view if site.is_asgi else sync_view
+    views["/"] = view if kind.is_asgi else lambda request: at_once(view(request))
     nobody, ann = {"user": 0, "guest": 0, "bot": 0}, {"user": 1, "guest": 0, "bot": 0}
-    assert site.get().text == f"{nobody} {ann}"
+    assert site.get().text == str([nobody, ann])
 
 
-# A path, who logs out there, and who is online then.
-LOGOUTS = [("/logout", "7", []), ("/excluded", "8", []), ("/fails", "9", ["9", "guest"])]
+def flushes_session(request: HttpRequest) -> HttpResponse:
+    """The end of a login of which Django gives no signal."""
+    request.session.flush()
+    return HttpResponse("bye")
 
 
-@pytest.mark.parametrize("kind", ALL)
+# A path, what is done and who logs out there, and who is online then.
+LOGOUTS: list[tuple[str, View, str, list[str]]] = [
+    ("/logout", logs_out, "7", []),
+    ("/excluded", logs_out, "8", []),
+    ("/end", flushes_session, "6", []),
+    ("/fails", logs_out, "9", ["9", "guest"]),
+]
+
+
+@in_all
 def test_a_logout_takes_the_user_offline_at_any_path_unless_it_fails(
-    kind: type[Site], open_site: Open
+    kind: Kind, open_site: Open
 ) -> None:
-    site = open_site(kind, exclude="/excluded, /async/excluded")
+    """By Django's signal, or at a path of `PRESENCE_LOGOUT`."""
+    site = open_site(kind, exclude="/excluded, /async/excluded", logout="/end, /async/end")
     views["/me"] = uses_user
-    for path, id, others in LOGOUTS:
-        views[path] = logs_out
+    for path, view, id, others in LOGOUTS:
+        views[path] = view
         site.log_in(id)
         site.get("/me")
         assert site.seen() == [id]
@@ -314,8 +303,8 @@ def test_a_logout_without_a_request_or_while_off_changes_nothing(open_site: Open
     assert site.recorder.stats().recorded == 0
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_a_streaming_response_is_open_until_it_is_closed(kind: type[Site], open_site: Open) -> None:
+@in_all
+def test_a_streaming_response_is_open_until_it_is_closed(kind: Kind, open_site: Open) -> None:
     site, opened = open_site(kind), []
 
     def parts() -> Iterator[bytes]:
@@ -327,7 +316,7 @@ def test_a_streaming_response_is_open_until_it_is_closed(kind: type[Site], open_
         for part in parts():
             yield part
 
-    views["/"] = lambda _: StreamingHttpResponse(async_parts() if site.is_asgi else parts())
+    views["/"] = lambda _: StreamingHttpResponse(async_parts() if site.kind.is_asgi else parts())
     site.get()
     assert opened == [1, 1]
     assert site.seen() == ["guest"]
@@ -367,10 +356,7 @@ class Dropped:
 
 
 def test_a_response_that_is_dropped_unclosed_ends_its_visit(open_site: Open) -> None:
-    class Dropping(Site):
-        layers = (*LAYERS, f"{__name__}.Dropped")
-
-    site = open_site(Dropping)
+    site = open_site(Kind(layers=(*LAYERS, f"{__name__}.Dropped")))
     views["/"] = lambda _: StreamingHttpResponse([b"hello"])
     gc.disable()  # a cycle would keep it
     try:
@@ -392,9 +378,8 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
     site = open_site()
     layer = PresenceMiddleware(fail_later if is_async else fail)
     factory = AsyncRequestFactory() if is_async else RequestFactory()
-    request = factory.get("/", headers={"user-agent": FIREFOX})
     with pytest.raises(KeyboardInterrupt):
-        at_once(layer(request))
+        at_once(layer(factory.get("/", headers={"user-agent": FIREFOX})))
     assert site.seen() == ["guest"]
     assert not site.recorder.open_visits
 
@@ -420,8 +405,8 @@ def test_a_request_is_freed_without_the_garbage_collector(
     assert not site.recorder.open_visits
 
 
-@pytest.mark.parametrize("kind", OWN)
-def test_the_board_needs_no_view_and_is_no_visit(kind: type[Site], open_site: Open) -> None:
+@served(OWN)
+def test_the_board_needs_no_view_and_is_no_visit(kind: Kind, open_site: Open) -> None:
     site = open_site(kind, board_path="/board", board_token="the-token-of-the-board")
     site.get()
     views["/board"] = respond
@@ -437,9 +422,9 @@ def test_the_board_needs_no_view_and_is_no_visit(kind: type[Site], open_site: Op
     assert site.recorder.stats().recorded == 1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OWN if kind.is_asgi])
+@served({name: kind for name, kind in OWN.items() if kind.is_asgi})
 def test_the_board_and_rooms_are_below_the_script_name_that_only_django_knows(
-    kind: type[Site], open_site: Open
+    kind: Kind, open_site: Open
 ) -> None:
     site = open_site(kind, board_path="/board", rooms="/{area}/t/{topic}, /t/{topic}")
     views["/t/7"] = respond
@@ -451,8 +436,8 @@ def test_the_board_and_rooms_are_below_the_script_name_that_only_django_knows(
     assert answer == {**room, "counts": {"user": 0, "guest": 1}}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not FirstAndLast])
-def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: type[Site], open_site: Open) -> None:
+@served({**{name: OWN[name] for name in OWN if name != "first and last"}, **WRAPPED})
+def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: Kind, open_site: Open) -> None:
     site = open_site(kind, pulse_path="/pulse", rooms="/t/{topic}")
     site.log_in()
     for said in ("here:/t/7", "bye", "here:/t/7"):
@@ -471,19 +456,6 @@ def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: type[Site], open_sit
     assert site.presence.count(room="/t/8") == 1
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_a_path_of_presence_logout_is_a_logout_without_a_signal(
-    kind: type[Site], open_site: Open
-) -> None:
-    site = open_site(kind, logout="/end, /async/end")
-    views.update({"/": uses_user, "/end": lambda request: respond(request.session.flush())})
-    site.log_in()
-    site.get()
-    assert site.seen() == ["7"]
-    site.get("/end")
-    assert site.seen() == []
-
-
 def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open) -> None:
     """As on a site behind a front end that asks for a password of its own."""
     site = open_site(logout="/end")
@@ -491,9 +463,8 @@ def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open
     site.log_in()
     site.get()
     site.presence.touch("ann")
-    transport: Any = site.client._transport
-    app = transport.app
-    transport.app = lambda environ, start: app({**environ, "REMOTE_USER": "ann"}, start)
+    app = site.transport.app
+    site.transport.app = lambda environ, start: app({**environ, "REMOTE_USER": "ann"}, start)
     site.get("/end")
     assert site.seen() == ["ann"]
     site.get("/end")  # when Django has no user

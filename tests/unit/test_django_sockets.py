@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from django.utils.functional import LazyObject, SimpleLazyObject
+from django.utils.functional import SimpleLazyObject
 
 from presence_middleware import Identity, Settings
 from presence_middleware.asgi import ASGIApplication, PresenceMiddleware, Scope
@@ -18,18 +18,15 @@ DELETED = SimpleNamespace(pk=None, is_authenticated=True)
 KEY = "_auth_user_id"
 
 
-class Loaded(LazyObject):  # type: ignore[misc]  # Django has no types
+def loaded(value: object) -> SimpleLazyObject:
     """As Channels has users and sessions in the scope."""
-
-    def __init__(self, value: object) -> None:
-        self.__dict__["_wrapped"] = value
-
-    def _setup(self) -> NoReturn:
-        raise AssertionError("never")
+    lazy = SimpleLazyObject(lambda: value)
+    lazy._setup()
+    return lazy
 
 
-def session(**values: str) -> Loaded:
-    return Loaded(SimpleNamespace(_session_cache=values))
+def session(**values: str) -> SimpleLazyObject:
+    return loaded(SimpleNamespace(_session_cache=values))
 
 
 def identities(app: ASGIApplication, added: Scope, settings: Settings) -> list[Identity | None]:
@@ -44,8 +41,7 @@ def identities(app: ASGIApplication, added: Scope, settings: Settings) -> list[I
     async def layer(scope: Scope, receive: Any, send: Any) -> None:
         await IdentifyWebSocketUser(inner)({**scope, **added}, receive, send)
 
-    gateway = Gateway("websocket")
-    del gateway.scope["user"]
+    gateway = Gateway("websocket", user=None)
     asyncio.run(gateway.ask(PresenceMiddleware(layer, settings=settings)))
     return found
 
@@ -58,23 +54,21 @@ def kept(prefix: str, source: str = "auth") -> Settings:
 
 
 GUEST, USER = Identity("guest", "1.2.3.4"), Identity("user", "7")
-
-
 NAMED = SimpleNamespace(pk=7, is_authenticated=True, username="ann")
 IN, OUT = {KEY: "7"}, dict[str, str]()
 Socket = tuple[object, dict[str, str] | None, dict[str, str], list[Identity]]
 # The user, the session before and after the consumer, and who is found before and after.
 SOCKETS: dict[str, Socket] = {
     "a user": (ANN, None, OUT, [USER, USER]),
-    "a lazy one": (Loaded(ANN), None, OUT, [USER, USER]),
-    "refused": (Loaded(NOBODY), IN, IN, [GUEST, GUEST]),
-    "nobody": (Loaded(NOBODY), OUT, OUT, [GUEST, GUEST]),
+    "a lazy one": (loaded(ANN), None, OUT, [USER, USER]),
+    "refused": (loaded(NOBODY), IN, IN, [GUEST, GUEST]),
+    "nobody": (loaded(NOBODY), OUT, OUT, [GUEST, GUEST]),
     "deleted": (DELETED, None, OUT, [GUEST, GUEST]),
     "none": (None, None, OUT, [GUEST, GUEST]),
-    "a login": (Loaded(NOBODY), OUT, IN, [GUEST, USER]),
-    "a logout": (Loaded(ANN), IN, OUT, [USER, GUEST]),
-    "another user": (Loaded(ANN), IN, {KEY: "8"}, [USER, Identity("user", "8")]),
-    "a cart": (Loaded(ANN), IN, {**IN, "cart": "1"}, [USER, USER]),
+    "a login": (loaded(NOBODY), OUT, IN, [GUEST, USER]),
+    "a logout": (loaded(ANN), IN, OUT, [USER, GUEST]),
+    "another user": (loaded(ANN), IN, {KEY: "8"}, [USER, Identity("user", "8")]),
+    "a cart": (loaded(ANN), IN, {**IN, "cart": "1"}, [USER, USER]),
 }
 NAME = Identity("user", "ann")
 OF_NAMES: dict[str, Socket] = {

@@ -11,13 +11,13 @@ from presence_middleware import Request, Settings
 from presence_middleware.explain import environ_of, explain
 from tests.security.signed import at, flask_cookie, starlette_cookie
 from tests.support.commands import run_command
+from tests.support.statuses import FIREFOX, GOOGLEBOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
 
 SECRET = "a secret of the test's own, long enough for a token"
 VALUE = "canary-value"
-BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
-CRAWLER = "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+BROWSER, CRAWLER = f"User-Agent: {FIREFOX}", f"User-Agent: {GOOGLEBOT}"
 SET_BY_APP = (
     "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"
 )
@@ -44,10 +44,6 @@ def by_key(request: Request) -> str | None:
 
 def broken(_: Request) -> str:
     raise KeyError(VALUE)
-
-
-def is_hidden(id: str) -> bool:
-    return id == "42"
 
 
 HERE = f"{__name__}:"
@@ -127,7 +123,7 @@ NO = "no visit: not counted: "
 SAME, FOREIGN = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
 GUEST = f"counted as guest{UNLESS}"
 IF_ACCEPTED = "counted as user if the response has a status of 200 to 299, 101 or 304; with 401 or"
-HIDING = f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"
+HIDING = "user=header:X-User, hidden=identify:tests.support.hiding:is_hidden, guest=visitor"
 PULSE = "pulse: a page"
 LEAVES = f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}"
 CHECKED = {"identity": "user=header:X-User:checked, guest=ip:raw"}
@@ -159,12 +155,10 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "settings", "said"), REQUESTS)
-def test_a_request_is_named_and_counted(
-    lines: list[str], settings: dict[str, str], said: str
-) -> None:
+@pytest.mark.parametrize(("lines", "given", "said"), REQUESTS)
+def test_a_request_is_named_and_counted(lines: list[str], given: dict[str, str], said: str) -> None:
     request = sent(*lines[1:], line=f"{lines[0]} HTTP/1.1")
-    texts, _ = explained({**SITE, **settings}, request)
+    texts, _ = explained({**SITE, **given}, request)
     assert ": ".join(texts) == said
 
 

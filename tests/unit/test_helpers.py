@@ -1,14 +1,17 @@
-"""`presence_of`, `visit_of` and the helpers of each framework."""
+"""`presence_of`, `visit_of` and the helpers of each framework.
+
+Those of FastAPI and Pyramid are followed in tests/servers/test_start_pages.py, and the templates
+of all in tests/redis/test_templates.py.
+"""
 
 import asyncio
 import gc
 import importlib
-import json
 import sys
 import weakref
 from collections import UserDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, assert_type
 from uuid import UUID
@@ -20,10 +23,9 @@ import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
-from fastapi import FastAPI, WebSocket
+from fastapi import WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, current_user, login_required
-from pyramid.config import Configurator
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
@@ -39,23 +41,21 @@ from presence_middleware import (
     Settings,
     Visit,
     asgi,
-    parsers,
     presence_of,
     visit_of,
     wsgi,
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
-from presence_middleware.starlette import Here, presence_context
-from tests.support.template_sites import configure_django, over_wsgi
-from tests.unit.test_asgi import Gateway
+from tests.support.template_sites import configure_django
+from tests.unit.test_asgi import Gateway, silent
+
+CHAIN = "user=auth, guest=ip:raw"
 
 
 @pytest.fixture
 def memory(prefix: str) -> Settings:
-    return Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", identity="user=auth, guest=ip:raw", secret="s" * 16
-    )
+    return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=CHAIN, secret="s" * 16)
 
 
 @pytest.fixture
@@ -75,21 +75,14 @@ def plain_environ() -> WSGIEnvironment:
     return environ
 
 
-def plain_scope(type: str = "http") -> dict[str, Any]:
-    return {
-        **{"type": type, "method": "GET", "path": "/", "query_string": b"", "headers": []},
-        **{"client": ("1.2.3.4", 5), "user": "ann"},
-    }
+def plain_scope() -> Any:
+    return Gateway("http", method="GET", query_string=b"").scope
 
 
-def scope_of(settings: Settings, type: str = "http") -> dict[str, Any]:
+def scope_of(settings: Settings) -> Any:
     """Return the scope of a request that is over."""
-    scope = plain_scope(type)
-
-    async def app(*_: object) -> None:
-        """Send nothing."""
-
-    asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, never, never))
+    scope = plain_scope()
+    asyncio.run(asgi.PresenceMiddleware(silent, settings=settings)(scope, never, never))
     return scope
 
 
@@ -100,27 +93,23 @@ async def never(*_: object) -> Any:
 # presence_of and visit_of
 
 
-def wsgi_sources(environ: WSGIEnvironment) -> Iterator[Any]:
+def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[Any]]:
+    """All that leads to an environ or to a scope, by protocol."""
     configure_django()
-    yield environ
-    yield SimpleNamespace(environ=environ)
-    yield SimpleNamespace(env=environ)  # a request of Falcon
-    yield flask.Request(environ)
-    yield PyramidRequest(environ)
-    yield WSGIRequest(environ)
-
-
-def asgi_sources(scope: dict[str, Any]) -> Iterator[Any]:
-    configure_django()
-    yield scope
-    yield SimpleNamespace(scope=scope)
-    yield HTTPConnection(scope)
-    yield Request(scope)
-    yield ASGIRequest(scope, None)
     consumer = AsyncWebsocketConsumer()
     consumer.scope = scope
-    yield consumer
-    yield WebSocket({**scope, "type": "websocket"}, never, never)
+    falcon = SimpleNamespace(env=environ)
+    return {
+        "wsgi": [
+            *(environ, SimpleNamespace(environ=environ), falcon),
+            *(made(environ) for made in (flask.Request, PyramidRequest, WSGIRequest)),
+        ],
+        "asgi": [
+            *(scope, SimpleNamespace(scope=scope), consumer, ASGIRequest(scope, None)),
+            *(HTTPConnection(scope), Request(scope)),
+            WebSocket({**scope, "type": "websocket"}, never, never),
+        ],
+    }
 
 
 def test_every_request_leads_to_its_reader_and_visit(
@@ -128,22 +117,19 @@ def test_every_request_leads_to_its_reader_and_visit(
 ) -> None:
     scope = scope_of(memory)
     visit: Any
-    for visit, reader, sources in (
-        (environ["presence_middleware.visit"], Presence, wsgi_sources(environ)),
-        (scope["presence_middleware.visit"], AsyncPresence, asgi_sources(scope)),
+    for state, reader, found in zip(
+        (environ, scope), (Presence, AsyncPresence), sources(environ, scope).values(), strict=True
     ):
+        visit = state["presence_middleware.visit"]
         assert visit.identity == Identity("user", "ann")
         assert isinstance(visit, reader)
-        for source in sources:
+        for source in found:
             assert visit_of(source) is presence_of(source) is visit
 
 
 def test_a_request_that_is_not_wrapped_is_reported_with_the_remedy() -> None:
-    for protocol, source in (
-        *(("wsgi", each) for each in wsgi_sources(plain_environ())),
-        *(("asgi", each) for each in asgi_sources(plain_scope())),
-    ):
-        for lookup in (presence_of, visit_of):
+    for protocol, found in sources(plain_environ(), plain_scope()).items():
+        for lookup, source in product((presence_of, visit_of), found):
             with pytest.raises(NotWrapped, match=rf"{protocol}\.PresenceMiddleware: wrap the app"):
                 lookup(source)
     assert issubclass(NotWrapped, PresenceError)
@@ -250,6 +236,10 @@ class Baskets(SessionInterface):
         self.kept = session
 
 
+KEY = "later than init_app"
+SESSIONS = ("session", "flask-session")
+
+
 def flask_site(settings: Settings, interface: SessionInterface | None = None) -> Any:
     """Return a site that logs in with `session["_user_id"]`, and says whom its pages see."""
     app = flask.Flask(__name__)
@@ -271,7 +261,7 @@ def flask_site(settings: Settings, interface: SessionInterface | None = None) ->
         flask.session.clear()
         return flask.Response(status=flask.request.args.get("status", 302, int))
 
-    app.secret_key = "later than init_app"
+    app.secret_key = KEY
     app.session_interface = interface or app.session_interface
     return app
 
@@ -297,54 +287,46 @@ def test_flask_shows_the_user_of_the_session_that_is_open(
     assert client.get("/").text == guest
 
 
-@pytest.mark.parametrize(("status", "online"), [(200, 0), (302, 0), (403, 1), (500, 1)])
-@pytest.mark.parametrize("exclude", ["none", "*, !/, !/login/*"])
-def test_a_logout_of_flask_takes_its_user_offline_unless_it_fails(
-    exclude: str, status: int, online: int, memory: Settings
-) -> None:
-    app = flask_site(replace(memory, exclude=parsers.exclude(exclude)))
-    client = app.test_client()
-    client.get("/login/ann")
-    client.get(f"/logout?status={status}")
-    app.wsgi_app.recorder.flush()
-    assert Presence(memory).counts()["user"] == online
+BOUND, MEMBER = {"_user_id": "ann"}, {"member": {"id": "ann"}}
+SERVERS = {"REMOTE_USER": "the server's"}
+Login = tuple[dict[str, str], dict[str, Any], dict[str, str]]
+# Settings, the session that logs in, and what the server says.
+LOGINS: list[Login] = [
+    *(({"exclude": excluded}, BOUND, {}) for excluded in ("none", "*, !/")),
+    # Behind a front end that asks for a password of its own.
+    *(({"logout": path}, BOUND, SERVERS) for path in ("none", "/logout")),
+    *(({"identity": f"user={source}:_user_id"}, BOUND, {}) for source in SESSIONS),
+    ({"identity": "user=session:member.id"}, MEMBER, {}),
+    ({"identity": "user=flask-session:id"}, {**MEMBER, "id": "ann"}, {}),
+]
 
 
-@pytest.mark.parametrize("paths", [(), ("/logout",)])
-def test_a_logout_of_flask_is_that_of_its_session_and_not_of_the_servers_user(
-    paths: tuple[str, ...], memory: Settings
-) -> None:
-    """As on a site behind a front end that asks for a password of its own."""
-    app = flask_site(replace(memory, logout=paths))
-    client, presence = app.test_client(), Presence(memory)
-    presence.touch("the server's")
-    for path in ("/login/ann", "/logout"):
-        client.get(path, environ_base={"REMOTE_USER": "the server's"})
-    app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in presence.online()] == ["the server's"]
-
-
+@pytest.mark.parametrize("login", LOGINS)
 @pytest.mark.parametrize(
-    "rule", ["session:_user_id", "session:member.id", "flask-session:_user_id", "flask-session:id"]
+    ("status", "stays"), [(200, []), (302, []), (403, ["ann"]), (500, ["ann"])]
 )
-@pytest.mark.parametrize(("status", "online"), [(302, 0), (500, 1)])
-def test_a_logout_of_flask_is_noticed_whatever_rule_finds_its_user(
-    rule: str, status: int, online: int, prefix: str
+def test_a_logout_of_flask_takes_the_user_of_its_session_offline_unless_it_fails(
+    login: Login, status: int, stays: list[str], prefix: str
 ) -> None:
-    key = "later than init_app"
-    given = {"redis_url": f"memory://{prefix}", "session_secret": key, "secret": "s" * 16}
-    settings = Settings.from_env({}, identity=f"user={rule}, guest=ip:raw", **given)
-    app = flask_site(settings)
-    presence, client = Presence(settings), app.test_client()
+    given, session, environ = login
+    given = {"identity": CHAIN, "session_secret": KEY, **given}
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **given)
+    app, presence = flask_site(settings), Presence(settings)
+    client = app.test_client()
+
+    def online_after(path: str) -> list[str]:
+        client.get(path, environ_base=environ)
+        app.wsgi_app.recorder.flush()
+        return sorted(seen.id for seen in presence.online())
+
+    others = list(environ.values())
+    for id in others:
+        presence.touch(id)
     with client.session_transaction() as stored:
-        stored.update({"_user_id": "ann"} if "_user" in rule else {"member": {"id": "ann"}})
-        stored.update({"id": "ann"})
-    client.get("/")
-    app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in presence.online()] == ["ann"]
-    client.get(f"/logout?status={status}")
-    app.wsgi_app.recorder.flush()
-    assert presence.counts() == {"user": online, "guest": 0, "bot": 0}
+        stored.update(session)
+    assert online_after("/") == ["ann", *others]
+    assert online_after(f"/logout?status={status}") == [*stays, *others]
+    assert sum(presence.counts().values()) == len([*stays, *others])
 
 
 def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
@@ -475,48 +457,6 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
             assert len(alive) == 0, path
     finally:
         gc.enable()
-
-
-# Starlette and FastAPI
-
-
-def test_the_dependency_of_fastapi_is_the_reader_of_the_request(memory: Settings) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def home(presence: Here) -> dict[str, int]:
-        return await presence.counts()
-
-    http = Gateway("http", method="GET", query_string=b"")
-    asyncio.run(http.ask(asgi.PresenceMiddleware(app, settings=memory)))
-    assert json.loads(http.sent[-1]["body"]) == {"user": 1, "guest": 0, "bot": 0}
-
-
-def test_a_context_processor_of_starlette_has_the_reader_of_the_request(memory: Settings) -> None:
-    request = Request(scope_of(memory))
-    assert presence_context(request) == {"presence": template_presence(request)}
-
-
-# Pyramid
-
-
-def test_pyramid_has_the_reader_in_its_request_and_in_templates(memory: Settings) -> None:
-    def view(request: Any) -> dict[str, Any]:
-        assert request.presence is request.presence is presence_of(request)
-        return {"mine": request.presence.count()}
-
-    def factory(_: object) -> Callable[[Any, Any], str]:
-        return lambda value, system: f"{value['mine']} {system['presence'].count()}"
-
-    with Configurator() as config:
-        config.include("presence_middleware.pyramid")
-        config.add_renderer("text", factory)
-        config.add_route("home", "/")
-        config.add_view(view, route_name="home", renderer="text")
-        app = config.make_wsgi_app()
-    get = over_wsgi(wsgi.PresenceMiddleware(app, settings=memory))
-    Presence(memory).touch("ann")
-    assert get("/").text == "1 1"
 
 
 # Without a framework

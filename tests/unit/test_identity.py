@@ -1,6 +1,5 @@
 """Identity sources: each reads the same id from a WSGI and an ASGI request."""
 
-import base64
 import inspect
 import re
 import uuid
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 
-from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
+from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
+from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
-from tests.support.pulsing import PROTOCOLS, App, PulsingSite
+from tests.support.statuses import Ask, Call, basic, over_asgi, over_wsgi
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -231,19 +231,18 @@ async def awaited() -> str:
 MUST_RETURN = "it must return text, a whole number, a UUID or None"
 
 
+RETURNED = f"returned a {{}}; {MUST_RETURN}"
+
+
 @pytest.mark.parametrize(
     ("function", "value", "problem"),
     [
         ("raising", lambda: None, f"raised LookupError at {__file__}:LINE in raising"),
-        *(
-            (
-                "state",
-                lambda wrong=wrong: wrong,
-                f"returned a {type(wrong).__name__}; {MUST_RETURN}",
-            )
-            for wrong in (True, 1.5, b"\xff", ["ann"])
-        ),
-        ("state", awaited, f"returned a coroutine; {MUST_RETURN}"),  # and no runtime warning
+        ("state", lambda: True, RETURNED.format("bool")),
+        ("state", lambda: 1.5, RETURNED.format("float")),
+        ("state", lambda: b"\xff", RETURNED.format("bytes")),
+        ("state", lambda: ["ann"], RETURNED.format("list")),
+        ("state", awaited, RETURNED.format("coroutine")),  # and no runtime warning
     ],
 )
 def test_a_function_that_finds_no_id_is_logged_once(
@@ -270,54 +269,49 @@ def names(id: str, kind: str | None = None) -> Inner:
 
 
 HIDDEN, ANYBODY = Identity("invisible", "42"), Identity("user", "7")
+HIDES = f"invisible=identify:{HIDING}:is_hidden, guest=ip:raw"
+# The source of users, a request, what a layer does, and who it is.
+OF_HIDDEN: list[tuple[str, Request, Inner, Identity | None]] = [
+    ("auth", Request(user="42"), nothing, HIDDEN),
+    ("auth", Request(session={"_user_id": "42"}), nothing, HIDDEN),
+    ("header:X-User:raw:checked", said("42"), nothing, None),
+    ("session:id", Request(session=NESTED), nothing, HIDDEN),
+    ("environ:site.user", Request(state={"site.user": 42}), nothing, HIDDEN),
+    (f"{HERE}:number", Request(), nothing, HIDDEN),
+    ("auth", Request(), names("42"), HIDDEN),
+    ("auth", Request(), names("42", "user"), HIDDEN),
+    ("auth", Request(), names("42", "guest"), Identity("guest", "42")),
+    ("auth", Request(), names("7"), ANYBODY),
+    ("auth", Request(user="7"), nothing, ANYBODY),
+    ("auth", Request(), nothing, Identity("guest", "192.0.2.7")),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "request_", "code", "who"),
-    [
-        ("auth", Request(user="42"), nothing, HIDDEN),
-        ("auth", Request(session={"_user_id": "42"}), nothing, HIDDEN),
-        ("header:X-User:raw:checked", said("42"), nothing, None),
-        ("session:id", Request(session=NESTED), nothing, HIDDEN),
-        ("environ:site.user", Request(state={"site.user": 42}), nothing, HIDDEN),
-        (f"{HERE}:number", Request(), nothing, HIDDEN),
-        ("auth", Request(), names("42"), HIDDEN),
-        ("auth", Request(), names("42", "user"), HIDDEN),
-        ("auth", Request(), names("42", "guest"), Identity("guest", "42")),
-        ("auth", Request(), names("7"), ANYBODY),
-        ("auth", Request(user="7"), nothing, ANYBODY),
-        ("auth", Request(), nothing, Identity("guest", "192.0.2.7")),
-    ],
-)
+@pytest.mark.parametrize(("source", "request_", "code", "who"), OF_HIDDEN)
 def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides_and_others_are_not(
     source: str, request_: Request, code: Inner, who: Identity | None
 ) -> None:
     """The logins of frameworks are tried on real sites: tests/servers/test_logins.py."""
-    settings = chain(f"user={source}, invisible=identify:{HIDING}:is_hidden, guest=ip:raw")
-    for ask in (ask_wsgi, ask_asgi):
-        assert ask(settings, request_, code) == who
+    settings = chain(f"user={source}, {HIDES}")
+    assert ask_wsgi(settings, request_, code) == ask_asgi(settings, request_, code) == who
 
 
-BASIC = "Basic " + base64.b64encode(b"42:password").decode()
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 @pytest.mark.parametrize(
     ("source", "headers"),
-    [("basic", {"Authorization": BASIC}), ("header:X-User:raw:checked", {"X-User": "42"})],
+    [("basic", {"Authorization": basic("42:x")}), ("header:X-User:raw:checked", {"X-User": "42"})],
 )
 def test_a_hidden_user_whom_the_site_checks_counts_only_if_it_accepts_the_login(
-    protocol: str, source: str, headers: dict[str, str], prefix: str
+    ask: Ask, source: str, headers: dict[str, str], prefix: str
 ) -> None:
-    identity = f"user={source}, invisible=identify:{HIDING}:is_hidden, guest=ip:raw"
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
-    guest = ("guest", "192.0.2.7")
-    for status, seen in ((200, [("invisible", "42")]), (401, [guest]), (500, []), (302, [])):
-        site = PulsingSite(protocol, settings, App(status=status))
-        site.recorder.people.recent.clear()
-        site.recorder.reset()
-        site.ask("GET", "/", headers=headers)
-        assert site.seen == seen, status
+    identity, counted = f"user={source}, {HIDES}", []
+    for status in (200, 401, 500, 302):
+        settings = Settings.from_env({}, redis_url=f"memory://{prefix}{status}", identity=identity)
+        ask(settings, Call(headers, statuses=(status,)))
+        assert recorder_for(settings).flush()
+        counts = Presence(settings).counts()
+        counted.append([kind for kind in counts for _ in range(counts[kind])])
+    assert counted == [["invisible"], ["guest"], [], []]
 
 
 def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_once(
@@ -333,28 +327,28 @@ def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_o
     assert said.endswith("; such ids count as invisible (logged once)")
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        (f"identify:{HIDING}:nobody", "must be importable before the app is wrapped"),
-        (f"identify:{HIDING}:HIDDEN", "cannot be called with an id"),
-        (f"identify:{HIDING}:asynchronous", "is an async function"),
-        ("no.such.module:id", "must be importable before the app is wrapped: No module named 'no'"),
-        ("foo:bar", "No module named 'foo'; sources are auth, .* and package.module:callable"),
-        ("cooky:sid", "No module named 'cooky'; the source with the nearest name is cookie"),
-        (f"{HERE}:nobody", "nobody"),
-        (f"{HERE}:SECRET", "cannot be called"),
-        (f"{HERE}:asynchronous", "is an async function, but ids are read without"),
-    ],
-)
-def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, problem: str) -> None:
-    settings = chain(f"user={source}")
-    app: Any = print
-    for middleware in (wsgi.PresenceMiddleware, asgi.PresenceMiddleware):
-        with pytest.raises(SettingsError, match=problem) as caught:
-            middleware(app, settings=settings)
-        assert source.removeprefix("identify:") in str(caught.value)
-        assert "PRESENCE_IDENTITY" in str(caught.value)
+MISSING = {
+    f"identify:{HIDING}:nobody": "must be importable before the app is wrapped",
+    f"identify:{HIDING}:HIDDEN": "cannot be called with an id",
+    f"identify:{HIDING}:asynchronous": "is an async function",
+    "no.such.module:id": "must be importable before the app is wrapped: No module named 'no'",
+    "foo:bar": "No module named 'foo'; sources are auth, .* and package.module:callable",
+    "cooky:sid": "No module named 'cooky'; the source with the nearest name is cookie",
+    f"{HERE}:nobody": "nobody",
+    f"{HERE}:SECRET": "cannot be called",
+    f"{HERE}:asynchronous": "is an async function, but ids are read without",
+}
+
+
+@pytest.mark.parametrize("middleware", [wsgi.PresenceMiddleware, asgi.PresenceMiddleware])
+@pytest.mark.parametrize("source", MISSING)
+def test_a_missing_function_is_an_error_when_the_app_is_wrapped(
+    source: str, middleware: Any
+) -> None:
+    with pytest.raises(SettingsError, match=MISSING[source]) as caught:
+        middleware(print, settings=chain(f"user={source}"))
+    assert source.removeprefix("identify:") in str(caught.value)
+    assert "PRESENCE_IDENTITY" in str(caught.value)
 
 
 @pytest.mark.parametrize(("user", "id"), [(b"ann", "ann"), ("zoë".encode(), "zoë"), (b"", None)])

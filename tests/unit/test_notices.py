@@ -2,15 +2,13 @@
 
 import logging
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
+from itertools import chain as chain_of
 from typing import Any
 
 import jwt
 import pytest
-import redis
 from starlette.authentication import SimpleUser
 
 from presence_middleware import Presence, Settings, wsgi
@@ -28,6 +26,7 @@ from tests.security import signed
 from tests.support.asking import Request, opened
 from tests.support.backends import Server
 from tests.support.memory import traced
+from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
 
 # WebOb, which reads Pyramid's sessions, imports it.
@@ -35,7 +34,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationW
 
 SECRET = "a secret of the test's own, long enough for a token"
 PUBLIC = "8.8.8.8"
-FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 VALUE = "what-a-client-sent"
 DEFAULT = "user=auth, guest=visitor"
 BY_HEADER = "user=header:X-User, guest=visitor"
@@ -131,7 +129,7 @@ PROXY = (
     "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so people with the "
     "same browser count as one"
 )
-HOPS = {"x_forwarded_for": "198.51.100.7"}
+HOPS: dict[str, Any] = {"x_forwarded_for": "198.51.100.7"}
 SESSION = {"cookie": f"a=1; session={VALUE}"}
 BEARER = {"authorization": f"Bearer {VALUE}"}
 FLASK = "user=flask-session:"
@@ -160,9 +158,10 @@ COOKIES = [
 ]
 DJANGO = "add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE"
 MINE = f"{FLASK}x@mine"
+Mistake = tuple[str, dict[str, Any], str, str, str]
 # The rules before guest=visitor, a request, the message about it, the remedy, and the framework.
 # What a rule lacks is said as by `presence explain`: tests/unit/test_explain.py has the words.
-MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
+MISTAKES: list[Mistake] = [
     *(
         ("user=auth", {"cookie": f"{name}={VALUE}"}, f"{name}{UNREAD}", chain(rule) + rest, made_by)
         for name, made_by, rule, rest in COOKIES
@@ -183,19 +182,12 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rules", "request_", "message", "remedy", "framework"), MISTAKES)
+@pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("is_quick", [True, False], ids=["at once", "slowly"])
 def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
-    rules: str,
-    request_: dict[str, Any],
-    message: str,
-    remedy: str,
-    framework: str,
-    *,
-    is_quick: bool,
-    site: Open,
-    monkeypatch: pytest.MonkeyPatch,
+    mistake: Mistake, *, is_quick: bool, site: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rules, request_, message, remedy, framework = mistake
     for name in ("flask", "starlette", "pyramid"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, framework.lower(), sys)
@@ -324,25 +316,15 @@ def test_logouts_that_name_no_user_are_reported_once(user: str | None, site: Ope
 # The server, and what has no room.
 
 
-@pytest.fixture(scope="module")
-def small(valkey: Server) -> Iterator[Server]:
-    """A server with a limit of memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(valkey.binary, Path(folder), "--maxmemory", "50mb")
-        yield server
-        server.stop()
-
-
 @pytest.mark.parametrize(
     ("policy", "limit"),
     [("allkeys-lru", "50mb"), ("volatile-ttl", "50mb"), ("noeviction", "50mb"), ("allkeys-lru", 0)],
 )
 def test_a_server_that_may_evict_keys_is_reported_once(
-    policy: str, limit: Any, small: Server, site: Open
+    policy: str, limit: Any, own: Server, client: Any, site: Open
 ) -> None:
-    with redis.Redis.from_url(small.url) as client:
-        client.config_set("maxmemory-policy", policy, "maxmemory", limit)
-    one = site(redis_url=small.url)
+    client.config_set("maxmemory-policy", policy, "maxmemory", limit)
+    one = site(redis_url=own.url)
     text = f"the server may evict keys ({policy}): set maxmemory-policy noeviction"
     for _ in range(2):
         one.ask(over_wsgi())
@@ -356,49 +338,42 @@ def crowd(peer: str | None) -> Callable[[int], Sent]:
     return lambda number: over_wsgi(peer, user_agent=f"{VALUE} {number}")
 
 
-def namesakes(view: Make, user: object) -> Callable[[int], Sent]:
-    return lambda number: view(f"23.4.{number >> 8}.{number & 255}", user=user)
+def namesakes(view: Make = over_wsgi, **given: Any) -> Callable[[int], Sent]:
+    """Requests, each from a network of its own."""
+    return lambda number: view(f"23.4.{number >> 8}.{number & 255}", **given)
 
 
 def networks(number: int) -> Sent:
     return over_wsgi(f"2001:4860:1:{number:x}::1")
 
 
-LIMITED, TRUSTED = {"max_members": 2}, "PRESENCE_TRUSTED_PROXIES"
-WITH_STAFF = "user=auth, staff=header:X-Staff, guest=visitor"
+TRUSTED = "PRESENCE_TRUSTED_PROXIES"
 MEMBERS = "staff=header:X-Staff, member=auth, other=cookie:sid, guest=visitor"
 BEHIND = {"trusted_proxies": "10.0.0.0/8, ::1, unix"}
 GUESTS = "new guests from one"
 SILENT = "come from one private address or unix socket without X-Forwarded-For"
 HEADER = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
 SAME = ["more than 50 addresses have the same id of kind user", "user=cookie:NAME"]
-FULL = "is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is 2"
 # An identity, settings, the request of each number, how many are right, and what the notice says.
 Crowd = tuple[str, dict[str, Any], Callable[[int], Sent], int, list[str]]
 CROWDS: list[Crowd] = [
     (BY_HEADER, {}, lambda _: over_wsgi(), VISITS - 1, [f"no user among {VISITS} visits", LOOK]),
     (MEMBERS, {}, lambda _: over_wsgi(), VISITS - 1, [f"no member or staff among {VISITS}", LOOK]),
-    (WITH_STAFF, LIMITED, lambda n: over_wsgi(user=f"{VALUE}{n}"), 2, [f"kind user {FULL}"]),
-    (WITH_STAFF, LIMITED, lambda n: over_wsgi(x_staff=f"{VALUE}{n}"), 2, [f"kind staff {FULL}"]),
     ("guest=visitor", BEHIND, crowd(PUBLIC), 100, [f"more than 100 {GUESTS} address", TRUSTED]),
     ("guest=visitor", BEHIND, networks, 2000, [f"more than 2000 {GUESTS} /48", TRUSTED]),
     *(("guest=visitor", BEHIND, crowd(at), 100, [SILENT, HEADER, TRUSTED]) for at in ("::1", None)),
-    (DEFAULT, {}, namesakes(over_wsgi, "user"), SHARED_BY, SAME),
-    (DEFAULT, {}, namesakes(over_asgi, "user"), SHARED_BY, SAME),
-    (DEFAULT, {}, namesakes(over_asgi, SimpleUser("user")), SHARED_BY, SAME),
+    *(
+        (DEFAULT, {}, namesakes(view, user=user), SHARED_BY, SAME)
+        for view, user in (
+            *((over_wsgi, "user"), (over_asgi, "user"), (over_asgi, SimpleUser("user"))),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize(("identity", "others", "request_of", "right", "texts"), CROWDS)
-def test_what_many_requests_show_is_reported_once(
-    identity: str,
-    others: dict[str, Any],
-    request_of: Callable[[int], Sent],
-    right: int,
-    texts: list[str],
-    *,
-    site: Open,
-) -> None:
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_what_many_requests_show_is_reported_once(crowd: Crowd, site: Open) -> None:
+    identity, others, request_of, right, texts = crowd
     one = site(identity, **others)
     one.ask(*map(request_of, range(right)))
     assert one.said == []
@@ -409,71 +384,60 @@ def test_what_many_requests_show_is_reported_once(
         assert VALUE not in notice
 
 
-def visitors(one: Site, number: int, pause: float = 1.0, **given: Any) -> None:
-    """Send requests, each from a network of its own."""
-    one.ask(*(over_wsgi(f"23.4.{n >> 8}.{n & 255}", **given) for n in range(number)), pause=pause)
-
-
-def distinct(one: Site) -> None:
-    for number in range(100):
-        one.clock.now += 1
-        one.ask(over_wsgi(f"23.4.0.{number}", user=f"user{number // 10}"))
-    visitors(one, 3 * SHARED_BY, user="once told apart, users are not looked at again")
-
-
-def over_days(one: Site) -> None:
-    visitors(one, 3 * SHARED_BY, 60.0, user="ann")
-
-
-def guests(one: Site) -> None:
-    """Sharing is intended with `user-agent`, and a client may send any cookie."""
-    one.ask(over_wsgi(user="ann"))
-    visitors(one, 2 * SHARED_BY)
-    visitors(one, 2 * SHARED_BY, cookie="sid=1", user_agent="")
-
-
-def without_logins(one: Site) -> None:
-    one.ask(over_wsgi(cookie=f"sid={VALUE}; session={VALUE}"), times=2 * VISITS)
-
-
-def from_this_host(one: Site) -> None:
-    """A developer sends many requests, and cookies distinguish guests behind any proxy."""
-    one.ask(over_wsgi("127.0.0.1", user="ann"))
-    one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=200)
-    one.ask(*(over_wsgi("127.0.0.1", cookie=f"sid={number}") for number in range(150)))
-
-
-def crawlers(one: Site) -> None:
-    one.ask(over_wsgi(user_agent="curl/8"), times=INSPECTED_REQUESTS)
-
-
-def no_visits(one: Site) -> None:
-    environ = {
-        **over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7").state,
-        "HTTP_COOKIE": f"session={VALUE}",
-    }
-    for key, value in (("PATH_INFO", "/healthz"), ("HTTP_PRESENCE", "passive")):
-        one.ask(WsgiRequest({**environ, key: value}), times=2 * VISITS)
+def visitors(number: int, **given: Any) -> Iterator[Sent]:
+    return map(namesakes(**given), range(number))
 
 
 SHARING = "user=auth, guest=user-agent, other=cookie:sid"
+NO_VISITS = {"PATH_INFO": "/healthz", "HTTP_PRESENCE": "passive"}
+HERE = "127.0.0.1"
+# A developer sends many requests, and cookies distinguish guests behind any proxy.
+FROM_HERE = [
+    *(over_wsgi(HERE, user="ann"), *[over_wsgi(HERE), over_wsgi("::1")] * 200),
+    *(over_wsgi(HERE, cookie=f"sid={number}") for number in range(150)),
+]
+HIDDEN = over_wsgi("10.0.0.1", cookie=f"session={VALUE}", **HOPS).state
+# An identity, the seconds between requests, and these.
+RIGHT_CROWDS: list[tuple[str, float, Iterable[Sent]]] = [
+    # Once told apart, users are not looked at again.
+    (
+        SHARING,
+        1,
+        chain_of(
+            (over_wsgi(f"23.4.0.{number}", user=f"user{number // 10}") for number in range(100)),
+            visitors(3 * SHARED_BY, user="ann"),
+        ),
+    ),
+    (SHARING, 60, visitors(3 * SHARED_BY, user="ann")),
+    # Sharing is intended with `user-agent`, and a client may send any cookie.
+    (
+        SHARING,
+        1,
+        chain_of(
+            [over_wsgi(user="ann")],
+            visitors(2 * SHARED_BY),
+            visitors(2 * SHARED_BY, cookie="sid=1", user_agent=""),
+        ),
+    ),
+    *(
+        (identity, 0, [over_wsgi(cookie=f"sid={VALUE}; session={VALUE}")] * 2 * VISITS)
+        for identity in ("guest=visitor", "user=cookie:sid")
+    ),
+    *((f"user=auth, guest={source}", 0, FROM_HERE) for source in ("visitor", "cookie:sid")),
+    (BY_HEADER, 0, [over_wsgi(user_agent="curl/8")] * INSPECTED_REQUESTS),
+    *(
+        (BY_HEADER, 0, [WsgiRequest({**HIDDEN, key: value})] * 2 * VISITS)
+        for key, value in NO_VISITS.items()
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("identity", "come"),
-    [
-        *((SHARING, come) for come in (distinct, over_days, guests)),
-        *((identity, without_logins) for identity in ("guest=visitor", "user=cookie:sid")),
-        ("user=auth, guest=visitor", from_this_host),
-        ("user=auth, guest=cookie:sid", from_this_host),
-        *((BY_HEADER, come) for come in (crawlers, no_visits)),
-    ],
-)
+@pytest.mark.parametrize(("identity", "pause", "requests"), RIGHT_CROWDS)
 def test_many_requests_that_are_right_are_not_reported(
-    identity: str, come: Callable[[Site], None], site: Open
+    identity: str, pause: float, requests: Iterable[Sent], site: Open
 ) -> None:
     one = site(identity)
-    come(one)
+    one.ask(*requests, pause=pause)
     assert one.said == []
 
 
@@ -514,7 +478,7 @@ def test_few_requests_are_inspected(site: Open) -> None:
     one.ask(over_wsgi(user_agent="curl/8"), times=1000)
     assert one.recorder.hints.look_at > one.clock.now
     one.clock.now += 1
-    hidden = over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7")
+    hidden = over_wsgi("10.0.0.1", **HOPS)
     one.ask(hidden, times=1000)
     one.clock.now += SECONDS
     assert one.said == [], "one visit was inspected"
@@ -525,7 +489,7 @@ def test_few_requests_are_inspected(site: Open) -> None:
 
 def test_the_remedy_for_a_proxy_keeps_the_proxies_that_are_set(site: Open) -> None:
     one = site(trusted_proxies="192.168.0.0/16, unix")
-    one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"), times=VISITS)
+    one.ask(over_wsgi("10.0.0.1", **HOPS), times=VISITS)
     assert 'PRESENCE_TRUSTED_PROXIES="192.168.0.0/16, unix, 10.0.0.0/8"' in one.said[0]
 
 

@@ -114,23 +114,22 @@ def test_a_missing_or_ambiguous_section_is_refused(write: Write) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (f"{OURS}secret = {SECRET}%x", " [filter:presence] secret: expected %% for a percent sign"),
-        (f"{OURS}{SECRET}", ": expected an ini file (ParsingError)"),
-        (SECRET, ": expected an ini file (MissingSectionHeaderError)"),
-        (f"{OURS}secret = {SECRET}\n{OURS}", ": expected an ini file (DuplicateSectionError)"),
-        (f"{OURS}get window = long", " [filter:presence]: get of long, which is not set"),
-        ("[filter:a]\nuse = b\n[filter:b]\nuse = a", " [filter:a]: use leads back to itself"),
-    ],
-)
-def test_an_unreadable_ini_file_is_reported_without_secrets(
-    write: Write, text: str, problem: str
-) -> None:
+NO_INI = ": expected an ini file ({}Error)"
+UNREADABLE = {
+    f"{OURS}secret = {SECRET}%x": " [filter:presence] secret: expected %% for a percent sign",
+    f"{OURS}{SECRET}": NO_INI.format("Parsing"),
+    SECRET: NO_INI.format("MissingSectionHeader"),
+    f"{OURS}secret = {SECRET}\n{OURS}": NO_INI.format("DuplicateSection"),
+    f"{OURS}get window = long": " [filter:presence]: get of long, which is not set",
+    "[filter:a]\nuse = b\n[filter:b]\nuse = a": " [filter:a]: use leads back to itself",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_an_unreadable_ini_file_is_reported_without_secrets(write: Write, text: str) -> None:
     ini = write(text)
     (found,) = problems_of(ini)
-    assert found.startswith(f"{ini}{problem}")
+    assert found.startswith(f"{ini}{UNREADABLE[text]}")
 
 
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
@@ -167,24 +166,16 @@ def make_app(global_conf: object, **settings: str) -> Callable[..., Any]:
     return lambda environ, start_response: []
 
 
-def start(ini: str) -> tuple[str, ...]:
-    """Return the problems with which `pserve` fails to start the site."""
-    with pytest.raises(SettingsError) as caught:
-        loadapp(f"config:{ini}")
-    return caught.value.problems
-
-
 def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(write: Write) -> None:
     ini = write(APP, WRONG)
     where = f"{ini} [filter:presence]"
-    unknown, window, secret = start(ini)
+    with pytest.raises(SettingsError) as caught:  # with which `pserve` fails to start the site
+        loadapp(f"config:{ini}")
+    unknown, window, secret = caught.value.problems
     assert unknown == f"{where} windwo: unknown setting; did you mean window?"
     assert window.startswith(f"{where} window='soon': expected a duration above zero, such as 90s")
     assert secret.startswith(f"{where} secret=***: expected at least 16 characters")
-    assert [problem.startswith(where) for problem in problems_of_command(ini)] == [True] * 3
-
-
-def problems_of_command(ini: str) -> list[str]:
     ended = run_command("--ini", ini, "config", env={})
+    problems = ended.stderr.removeprefix("Error: ").splitlines()
     assert ended.exit_code == 2
-    return ended.stderr.removeprefix("Error: ").splitlines()
+    assert [problem.startswith(where) for problem in problems] == [True] * 3

@@ -22,6 +22,9 @@ CROSS = {"Sec-Fetch-Site": "cross-site"}
 Make = Callable[..., PulsingSite]
 
 
+OVER_WSGI = pytest.mark.parametrize("site", ["wsgi"], indirect=True)
+
+
 @pytest.fixture(params=PROTOCOLS)
 def site(request: pytest.FixtureRequest, prefix: str) -> Make:
     """Make a site; its arguments are settings, and the app."""
@@ -242,11 +245,6 @@ def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None
 # Chains that layers of the app fill in.
 
 
-@pytest.fixture
-def late(prefix: str) -> Settings:
-    return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
-
-
 def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
     cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
     here = site(App(layer=logs_in, headers=cookies), identity=LATE)
@@ -269,7 +267,8 @@ def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> No
     assert not here.recorder.open_visits
 
 
-def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> None:
+@OVER_WSGI
+def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(site: Make) -> None:
     log: list[str] = []
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -282,16 +281,15 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> 
         finally:
             log.append("closed")
 
-    here = PulsingSite("wsgi", late)
+    here = site(identity=LATE)
     here.wsgi.app = app
     assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
     assert log == ["first", "closed"]
 
 
-def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -> None:
-    app = App(status=200)
-    here = PulsingSite("wsgi", late, app)
-    statuses = []
+@OVER_WSGI
+def test_a_request_that_cannot_be_read_is_refused_or_passed_on(site: Make) -> None:
+    here, statuses = site(App(status=200), identity=LATE), []
 
     def start(status: str, *_: Any) -> Any:
         statuses.append(status)

