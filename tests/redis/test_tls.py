@@ -28,7 +28,7 @@ PROGRAM = shutil.which("redis-server")
 # What a user of the server must be allowed to do, by what wants it.
 RIGHTS = {
     "everything": "eval evalsha time expire exists zscore set get getex pttl multi exec ping "
-    "client|setname zadd zrem zremrangebyscore zrange",
+    "client|setname zadd zrem zremrangebyscore zremrangebyrank zrange",
     "sorted-set": "zcard zcount zmscore zinter",
     "minute-sets": "sadd scard smismember srem sunion zcard zcount zmscore zinter",
     "hyperloglog": "pfadd pfcount",
