@@ -37,15 +37,6 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
     assert worker.online() == []
 
 
-def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(
-    valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url, pulse_path="/pulse")
-    worker.saw("ann", act=Act.GOODBYE, ago=3)
-    worker.saw("ann", ago=4)
-    assert worker.is_online_until(NOON - 3 + GRACE)
-
-
 @pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])
 def test_a_user_who_returns_right_after_leaving_is_online_and_no_earlier_request_is(
     valkey: Server, prefix: str, through: str

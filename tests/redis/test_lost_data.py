@@ -52,46 +52,6 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
     assert worker.presence.is_online("bob")
 
 
-@pytest.mark.parametrize("is_waiting", [False, True])
-@pytest.mark.parametrize(
-    ("acts", "until"),
-    [
-        ([GOODBYE], NOON + 1 + GRACE),
-        ([GOODBYE, SEEN], NOON + 2 + WINDOW),
-        ([GOODBYE, LEFT], None),
-        ([LEFT, GOODBYE], None),  # the page of the logout is closed as well
-    ],
-)
-def test_departures_are_written_again(
-    own: Server,
-    client: Any,
-    start: Start,
-    acts: list[Act],
-    until: float | None,
-    *,
-    is_waiting: bool,
-) -> None:
-    worker = start(own.url, pulse_path="/pulse")
-    worker.saw("ann")
-    for act in acts:
-        worker.clock.now += 1
-        worker.did("ann", act=act)
-        if not is_waiting:
-            worker.writes()
-    worker.writes()
-    last_seen = worker.presence.last_seen("ann")
-    worker.looks()
-    client.flushall()
-    assert not worker.presence.is_online("ann")
-    worker.looks()
-    worker.writes()
-    if until is None:
-        assert not worker.presence.is_online("ann")
-    else:
-        assert worker.is_online_until(until)
-        assert worker.presence.last_seen("ann") == last_seen
-
-
 @pytest.mark.parametrize("writes_first", [False, True])
 def test_a_key_that_was_evicted_alone_is_written_again(
     own: Server, client: Any, start: Start, prefix: str, *, writes_first: bool
@@ -134,18 +94,6 @@ def test_a_loss_that_a_write_shows_is_looked_for_in_all_shards(
     worker.recorder.run_once()
     worker.writes()
     assert worker.online() == sorted(names)
-
-
-def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Start) -> None:
-    worker = start(own.url)
-    worker.saw("ann", "bob")
-    worker.looks()
-    worker.presence.leave("ann")
-    worker.saw("ann", ago=5)  # a request of before is refused
-    client.flushall()
-    worker.looks()
-    worker.writes()
-    assert worker.online() == ["bob"]
 
 
 def test_remembered_sightings_never_exceed_the_configured_limit(
