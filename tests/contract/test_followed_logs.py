@@ -272,6 +272,7 @@ NGINX = {
 FOUND = {"address": "192.0.2.7", "method": "GET", "path": "/café"}
 FOUND |= {"user": "éve 愛", "user_agent": "Firefox"}
 TIMES = ["2026-01-05T12:00:30Z", "2026-01-05T13:00:30+01:00", 1767614430520, "1767614430.123"]
+WITHOUT_HEADERS: list[Any] = [None, {}, {"Accept": [], "User-Agent": None}]
 JSON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (CADDY, {}),
     (NGINX, {}),
@@ -280,8 +281,8 @@ JSON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     *(({**CADDY, "user_id": user}, {"user": user}) for user in ("éve", "ÿ", "愛", "é\udce9")),
     # A filter of Caddy's log removes headers.
     *(
-        ({**CADDY, "request": {**CADDY["request"], "headers": headers}}, {"user_agent": None})
-        for headers in (None, dict[str, Any](), {"Accept": [], "User-Agent": None})
+        ({**CADDY, "request": {**CADDY["request"], "headers": left}}, {"user_agent": None})
+        for left in WITHOUT_HEADERS
     ),
 ]
 
