@@ -1,34 +1,17 @@
-"""Goodbyes in a process: in an outage, among open connections, and with the pulse off."""
+"""Goodbyes in a process: among open connections, and pulses that name no user."""
 
 import logging
-import signal
 
 import pytest
 
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
-from presence_middleware.stores import Act, moment_of
+from presence_middleware.stores import Act
 from tests.support.backends import Server
 from tests.support.process import Start
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
-from tests.support.timed_site import NOON, WINDOW, settings
+from tests.support.timed_site import WINDOW, settings
 
 GRACE = 75.0
-
-
-def test_a_goodbye_waits_in_an_outage(own: Server, start: Start) -> None:
-    worker = start(own.url, pulse_path="/pulse")
-    worker.saw("ann")
-    worker.clock.now += 30
-    own.process.send_signal(signal.SIGSTOP)
-    worker.did("ann", act=Act.GOODBYE)
-    assert not worker.recorder.flush(1.0)
-    assert worker.recorder.has_pending
-    own.process.send_signal(signal.SIGCONT)
-    worker.clock.now += 20
-    worker.writes()
-    assert not worker.recorder.has_pending
-    assert worker.is_online_until(NOON + 30 + GRACE)
-    assert worker.presence.last_seen("ann") == moment_of(NOON + 30)
 
 
 def test_a_goodbye_dismisses_no_connection_of_another_tab(valkey: Server, start: Start) -> None:

@@ -19,7 +19,7 @@ from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealt
 from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
 from presence_middleware.request import WsgiRequest
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import Act, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support.asking import exchange_wsgi, opened
 from tests.support.backends import Server, wait_until
@@ -39,14 +39,16 @@ from tests.support.timed_site import NOON, Clock
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
 NOTICEABLE = 0.4  # seconds; less than a single timeout
+GRACE = 75
 NAMES = [f"user{number}" for number in range(50)]
 
 
 def settings(place: Place, prefix: str, **others: object) -> Settings:
     given = {
         "identity": "user=header:X-User",
-        "window": "1m",
+        "window": "3m",
         "retention": "1s",  # else who is offline waits for the sake of the last-seen time
+        "pulse_path": "/pulse",
         "flush_interval": "0.05s",
         **others,
     }
@@ -114,15 +116,18 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
     wrapped = PresenceMiddleware(site, settings=given, clock=clock)
     recorder, presence = wrapped.recorder, wrapped.presence
     with adding_up(recorder):
-        ask(wrapped, "before")
-        wait_until(lambda: recorder.stats().flushed)
+        for name in ("before", "leaves"):
+            ask(wrapped, name)
+        wait_until(lambda: recorder.stats().flushed == 2)
         with (OUTAGES | SLOW_OUTAGES)[outage](place):
             ask(wrapped, "gone")
             wait_until(lambda: recorder.health.is_outage)
-            clock.now += 30
+            clock.now += 150
             answers, seconds = timed(wrapped)
             expected, bare_seconds = timed(site)
             assert answers == expected
+            recorder.record(("user", "leaves"), clock.now, act=Act.LEFT)
+            recorder.record(("user", NAMES[0]), clock.now, act=Act.GOODBYE)
             assert sum(seconds) < sum(bare_seconds) + NOTICEABLE
             assert statistics.median(seconds) < statistics.median(bare_seconds) + 0.002
             for read in (presence.count, lambda: count_async(given)):
@@ -132,8 +137,10 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
             assert recorder.stats().dropped == {"expired": 1}
         clock.now += 5
         wait_until(recorder.flush)
-    assert presence.online_among(["gone", *NAMES]) == NAMES
-    assert {presence.last_seen(name) for name in NAMES} == {moment_of(NOON + 30)}  # they arrived
+    assert presence.online_among(["leaves", "gone", *NAMES]) == NAMES
+    assert {presence.last_seen(name) for name in NAMES} == {moment_of(NOON + 150)}  # they arrived
+    clock.now = NOON + 150 + GRACE + 1
+    assert presence.online_among(NAMES) == NAMES[1:], "all but who has closed the page"
     recorder.close()
     first, last = [record.message for record in caplog.records if "record" in record.message]
     assert re.match("cannot record who is online, keeping [01] sightings for later: Redis ", first)

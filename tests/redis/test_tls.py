@@ -18,7 +18,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
-from tests.support.backends import REDIS_PY, Server, matrix, wait_until
+from tests.support.backends import REDIS_PY, Server, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
 
@@ -115,19 +115,21 @@ async def counts(site: Settings) -> dict[str, int]:
         await presence.aclose()
 
 
-@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
-def test_options_in_the_url_are_enough_for_tls(server: TlsServer, prefix: str, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "scheme"),
+    [
+        *(("server", "rediss"), ("server", "valkeys"), ("cluster", "rediss+cluster")),
+        pytest.param("cluster", "valkeys+cluster", marks=pytest.mark.matrix),
+    ],
+)
+def test_options_in_the_url_are_enough_for_tls(
+    request: pytest.FixtureRequest, prefix: str, place: str, scheme: str
+) -> None:
+    server: TlsServer = request.getfixturevalue(place)
     site = settings(server.tls_url(scheme), prefix)
     assert records(site)
-    assert Presence(site).is_online("ann")
-    assert asyncio.run(counts(site)) == {"user": 1, "guest": 1, "bot": 0}
-
-
-@pytest.mark.parametrize("scheme", ["rediss+cluster", *matrix("valkeys+cluster")])
-def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) -> None:
-    site = settings(cluster.tls_url(scheme), prefix)
-    assert records(site)
     assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
+    assert asyncio.run(counts(site)) == {"user": 1, "guest": 1, "bot": 0}
     assert PASSWORD not in repr(site)
 
 

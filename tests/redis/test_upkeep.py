@@ -3,31 +3,31 @@
 import os
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from tests.redis.test_tls import SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.followed_site import LAG
-from tests.support.timed_site import WINDOW, Clock, settings
+from tests.support.process import Start
+from tests.support.timed_site import IDENTITY, WINDOW, Clock
 
 EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
+USUAL: dict[str, Any] = {"identity": IDENTITY, "flush_interval": "1s"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
 
 
 class Processes:
     """Some processes of a site, whose clock the test moves."""
 
-    def __init__(self, url: str, prefix: str, number: int = 2, **given: Any) -> None:
+    def __init__(self, start: Start, url: str, prefix: str, number: int, **given: Any) -> None:
         self.clock, self.key = Clock(), keys.upkeep(prefix)
-        site = settings(url, prefix, **given)
-        self.all = [Recorder(site, clock=self.clock, background=False) for _ in range(number)]
-        self.first, self.presence = self.all[0], Presence(site, clock=self.clock)
+        self.all = [start(url, clock=self.clock, **given).recorder for _ in range(number)]
+        self.first, self.presence = self.all[0], Presence(self.all[0].settings, clock=self.clock)
 
     def go_on(self, seconds: int, *others: Recorder) -> None:
         """Let time pass, with a round of each process in each second; `others` only those."""
@@ -41,16 +41,13 @@ class Processes:
 
 
 @pytest.fixture
-def opened(own: Server, prefix: str, stack: ExitStack) -> Callable[..., Processes]:
+def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
     """Starts processes, which end with the test."""
 
-    def start(number: int = 2, url: str = own.url, **given: Any) -> Processes:
-        processes = Processes(url, prefix, number, **given)
-        for recorder in processes.all:
-            stack.callback(recorder.close)
-        return processes
+    def open_site(number: int = 2, url: str = own.url, **given: Any) -> Processes:
+        return Processes(start, url, prefix, number, **{**USUAL, **given})
 
-    return start
+    return open_site
 
 
 @pytest.fixture
@@ -132,25 +129,19 @@ def sent(client: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("given", "most"), [({}, 10), (EVERYTHING, 7)])
 def test_an_idle_process_sends_few_commands(
-    own: Server, prefix: str, client: Any, given: dict[str, Any], most: int
+    opened: Callable[..., Processes], client: Any, given: dict[str, Any], most: int
 ) -> None:
-    site = Settings.from_env({}, redis_url=own.url, prefix=prefix, **given)
-    clock = Clock()
-    recorder = Recorder(site, clock=clock, background=False)
-    recorder.record(("guest", "x7Kq"), clock.now)
-    for _ in range(5):
-        recorder.run_once()
-        clock.now += 1
+    processes = opened(1, bots="count", **given)
+    processes.first.record(("guest", "x7Kq"), processes.clock.now)
+    processes.first.run_once()
+    processes.go_on(4)
     client.config_resetstat()
-    for _ in range(1200):
-        recorder.run_once()
-        clock.now += 1
+    processes.go_on(1200)
     counted = sent(client)
     # Without a clock of tests, each look asks for the time as well.
     # A sweep in a clean-up has so many commands at most.
     in_scripts = (counted["eval"] + counted["evalsha"]) * 20
     assert counted.total() - in_scripts <= 20 * most, counted
-    recorder.close()
 
 
 def test_processes_that_wait_for_the_lease_only_ask_how_long(
