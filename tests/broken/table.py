@@ -1558,7 +1558,7 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         now = self._stamp()
 +         for number, visit in enumerate(list(self), 1):
 
-= redis/test_recorder.py::test_unwritten_sightings_are_merged_under_newer_sightings
+= redis/test_recorder.py::test_sightings_that_wait_are_merged_bounded_and_counted
 unwritten-sighting-counts-twice: An unwritten sighting is merged under a newer one.
 -                 if person.restore(taken):
 -                     self.pending -= 1

@@ -6,26 +6,21 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import Presence
-from presence_middleware.people import Room
-from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.backends import Server
-from tests.support.timed_site import WINDOW, Clock, settings
+from tests.support.process import Process
+from tests.support.timed_site import WINDOW
 
 SERVER_SECONDS = 0.05  # of a count; the sweep of a hundred thousand who have gone took 0.5 to 0.8
 
 
-class Crowd:
+class Crowd(Process):
     """A site whose people are in rooms; the upkeep sweeps when the test says so."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.clock = Clock()
-        given = settings(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
+        super().__init__(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
         self.prefix = f"{prefix}:user"
-        self.recorder = Recorder(given, clock=self.clock, background=False)
-        self.presence = Presence(given, clock=self.clock)
         self.redis = self.recorder.backend.driver.connect()
         self.shard = self.recorder.backend.stores["user"].all[0]
 
@@ -116,13 +111,9 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(crowd: Crowd) -> 
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
 ) -> None:
-    for module, name, step in (
-        (sorted_set, "LOOKED_UP", 8),
-        (sorted_set, "COMPARED", 2),
-        (sorted_set, "SWEPT", 3),
-        (sorted_set, "PAGE", 2),
-    ):
-        monkeypatch.setattr(module, name, step)
+    steps = {"LOOKED_UP": 8, "COMPARED": 2, "SWEPT": 3, "PAGE": 2}
+    for name, step in steps.items():
+        monkeypatch.setattr(sorted_set, name, step)
     crowd.turn_over(30, 20)
     run, now, room = crowd.recorder.backend.driver.run, crowd.clock.now, room_number("/t/0")
     shard, expected, batches = crowd.shard, {f"here{n}" for n in range(20)}, 0
@@ -162,9 +153,7 @@ def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(crowd: Crowd)
 
     def page(n: int) -> None:
         crowd.clock.now += 1
-        entrance = Room(room_number("/t/1"), crowd.clock.now)
-        crowd.recorder.record(("user", f"user{n}"), crowd.clock.now, room=entrance)
-        assert crowd.recorder.flush()
+        crowd.saw(f"user{n}", room="/t/1")
 
     def number(n: int) -> None:
         assert crowd.presence.counts(room=f"/t/new{n}") == {"user": 0}

@@ -90,13 +90,8 @@ class Machine(RuleBasedStateMachine):
         """Open a site; `step` bounds what one command looks up, sweeps or lists."""
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        for module, name in (
-            (sorted_set, "LOOKED_UP"),
-            (sorted_set, "COMPARED"),
-            (sorted_set, "SWEPT"),
-            (sorted_set, "PAGE"),
-        ):
-            patch.setattr(module, name, step)
+        for name in ("LOOKED_UP", "COMPARED", "SWEPT", "PAGE"):
+            patch.setattr(sorted_set, name, step)
         given = timed_site.settings(
             self.url,
             f"t{uuid.uuid4().hex[:12]}",

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from starlette.authentication import SimpleUser
@@ -22,26 +23,35 @@ def visit_in(state: State) -> Visit:
     return visit
 
 
-@pytest.mark.parametrize(("said", "id"), [("ann", "ann"), (42, "42"), (" ann ", "ann"), (0, "0")])
-def test_the_identity_of_an_inner_layer_wins(said: str | int, id: str, settings: Settings) -> None:
-    def layer(state: State) -> None:
-        visit_in(state).identify(said)
-
-    assert ids(settings, Request(user="bob"), layer) == id
-    assert recorder_for(settings).flush()
-    assert Presence(settings).counts() == {"user": 1, "guest": 0, "bot": 0}
-    assert Presence(settings).is_online(id)
-
-
-@pytest.mark.parametrize("nothing", [None, "", "  "])
-def test_identifying_nobody_withdraws_an_earlier_identity(
-    nothing: str | None, settings: Settings
+@pytest.mark.parametrize(
+    ("given", "said", "expected"),
+    [
+        # What an inner layer says last wins; nobody withdraws it.
+        *((None, [said], ("user", said.strip())) for said in ("ann", " ann ")),
+        *((None, [said], ("user", str(said))) for said in (42, 0)),
+        *((None, ["ann", nobody], ("user", "bob")) for nobody in (None, "", "  ")),
+        # The default kind is that of `auth`, or else the first.
+        ("a=user-agent, b=auth, c=visitor", ["ann"], ("b", "ann")),
+        ("a=user-agent, b=visitor", ["ann"], ("a", "ann")),
+        ("guest=ip:raw, user=session:id", ["ann"], ("guest", "ann")),
+        ("user=identify, invisible=identify, guest=ip:raw", ["ann"], ("user", "ann")),
+    ],
+)
+def test_the_identity_of_an_inner_layer_wins(
+    given: str | None, said: list[Any], expected: tuple[str, str], unwritten: Any
 ) -> None:
-    def layer(state: State) -> None:
-        visit_in(state).identify("ann")
-        visit_in(state).identify(nothing)
+    settings: Settings = unwritten(**({"identity": given} if given else {}))
 
-    assert ids(settings, Request(user="bob"), layer) == "bob"
+    def layer(state: State) -> None:
+        for each in said:
+            visit_in(state).identify(each)
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(user="bob"), layer) == Identity(*expected)
+    assert recorder_for(settings).flush()
+    presence, (kind, id) = Presence(settings), expected
+    assert {kind: n for kind, n in presence.counts().items() if n} == {kind: 1}
+    assert presence.is_online(id, kind)
 
 
 def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
@@ -52,27 +62,6 @@ def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
-
-
-@pytest.mark.parametrize(
-    ("identity", "kind"),
-    [
-        ("a=user-agent, b=auth, c=visitor", "b"),
-        ("a=user-agent, b=visitor", "a"),
-        ("guest=ip:raw, user=session:id", "guest"),
-        ("user=identify, invisible=identify, guest=ip:raw", "user"),
-    ],
-)
-def test_the_default_kind_is_that_of_auth_or_else_the_first(
-    identity: str, kind: str, prefix: str
-) -> None:
-    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
-
-    def layer(state: State) -> None:
-        visit_in(state).identify("ann")
-
-    for ask in (ask_wsgi, ask_asgi):
-        assert ask(settings, Request(), layer) == Identity(kind, "ann")
 
 
 @pytest.mark.parametrize(
