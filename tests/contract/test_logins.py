@@ -1,6 +1,8 @@
-"""Which logins count: a response refuses some, some are checked by the site, and some end."""
+"""Whom a visit counts for, and which logins count: some are refused, checked, or end."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -13,18 +15,19 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.authentication import SimpleUser
 from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from presence_middleware import Identity, Presence, Settings, asgi, wsgi
+from presence_middleware import Identity, Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.identity.sources import SOURCES
-from presence_middleware.recorder import recorder_for
+from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import State
-from tests.support.backends import wait_until
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
+from tests.support.backends import Server, wait_until
+from tests.support.servers import environment
 from tests.support.statuses import (
     Ask,
     Call,
@@ -35,6 +38,117 @@ from tests.support.statuses import (
     over_wsgi,
 )
 from tests.support.transports import AsgiTransport
+
+
+def visit_in(state: State) -> Visit:
+    visit = state["presence_middleware.visit"]
+    assert isinstance(visit, Visit)
+    return visit
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "expected"),
+    [
+        # What an inner layer says last wins; nobody withdraws it.
+        *((None, [said], ("user", said.strip())) for said in ("ann", " ann ")),
+        *((None, [said], ("user", str(said))) for said in (42, 0)),
+        *((None, ["ann", nobody], ("user", "bob")) for nobody in (None, "", "  ")),
+        # The default kind is that of `auth`, or else the first.
+        ("a=user-agent, b=auth, c=visitor", ["ann"], ("b", "ann")),
+        ("a=user-agent, b=visitor", ["ann"], ("a", "ann")),
+        ("guest=ip:raw, user=session:id", ["ann"], ("guest", "ann")),
+        ("user=identify, invisible=identify, guest=ip:raw", ["ann"], ("user", "ann")),
+    ],
+)
+def test_the_identity_of_an_inner_layer_wins(
+    given: str | None, said: list[Any], expected: tuple[str, str], unwritten: Any
+) -> None:
+    settings: Settings = unwritten(**({"identity": given} if given else {}))
+
+    def layer(state: State) -> None:
+        for each in said:
+            visit_in(state).identify(each)
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(user="bob"), layer) == Identity(*expected)
+    assert recorder_for(settings).flush()
+    presence, (kind, id) = Presence(settings), expected
+    assert {kind: n for kind, n in presence.counts().items() if n} == {kind: 1}
+    assert presence.is_online(id, kind)
+
+
+def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
+    def layer(state: State) -> None:
+        visit_in(state).identify("ann", kind="guest")
+        with pytest.raises(QueryError, match=r"unknown kind .robot.: .* user, guest"):
+            visit_in(state).identify("ann", kind="robot")
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
+
+
+@pytest.mark.parametrize(
+    ("session", "id"),
+    [
+        ({"user": {"id": 42}}, "42"),
+        ({"user": {}, "user_id": "7"}, "7"),
+        ({"user": {}}, "192.0.2.7"),
+    ],
+)
+def test_the_user_of_a_session_may_be_a_mapping(
+    session: dict[str, object], id: str, prefix: str
+) -> None:
+    identity = "user=auth, guest=ip:raw"
+    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
+    assert ids(settings, Request(session=session)) == id
+
+
+def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
+    settings: Settings,
+) -> None:
+    ask_wsgi(settings, Request(), lambda environ: environ.update(REMOTE_USER="ann"))
+    ask_asgi(settings, Request(), lambda scope: scope.update(user=SimpleUser("bob")))
+    assert recorder_for(settings).flush()
+    presence = Presence(settings)
+    assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
+    assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
+
+
+def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+    settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
+    own.stop()
+    early = Recorder(settings)
+    visit = opened(early, view)
+    visit.end()
+    assert not early.flush()
+    assert visit.identity is None
+    assert early.stats().pending == 1
+    own.start()
+    other = Recorder(settings)
+    late = opened(other, view)
+    late.flush()
+    wait_until(early.flush)
+    assert visit.identity == late.identity is not None
+    assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
+    late.end()
+    for recorder in (early, other):
+        recorder.close()
+
+
+def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
+    settings: Settings, valkey: Server, prefix: str
+) -> None:
+    program = """
+from presence_middleware.wsgi import PresenceMiddleware
+PresenceMiddleware(lambda *_: [])({"REMOTE_USER": "ann"}, print)
+"""
+    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Presence(settings).is_online("ann")
+
 
 HEADER = {"X-User": "ann"}
 BASIC = {"Authorization": basic("ann:secret")}
@@ -481,11 +595,11 @@ def test_a_kind_that_nobody_can_leave_is_left_alone(ask: Ask, site: Site) -> Non
 def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, site: Site) -> None:
     """Within our wrapper it is loaded late, and cleared before the response starts."""
 
-    async def login(request: Request) -> PlainTextResponse:
+    async def login(request: Any) -> PlainTextResponse:
         request.session["user"] = "ann"
         return PlainTextResponse("welcome")
 
-    async def logout(request: Request) -> PlainTextResponse:
+    async def logout(request: Any) -> PlainTextResponse:
         request.session.clear()
         return PlainTextResponse("bye")
 

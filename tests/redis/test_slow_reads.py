@@ -18,7 +18,7 @@ from presence_middleware.connections import limits, timed
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
-from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
+from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy

@@ -21,7 +21,7 @@ from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from presence_middleware.wsgi import WsgiVisit
-from tests.redis.test_tls import PASSWORD, SHORT, url_of_user
+from tests.redis.test_connecting import PASSWORD, SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.follower import Follower
