@@ -176,31 +176,6 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
     assert worker.online() == []
 
 
-@pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])
-def test_a_user_who_returns_right_after_leaving_is_online_and_no_earlier_request_is(
-    valkey: Server, prefix: str, through: str
-) -> None:
-    app = wsgi.PresenceMiddleware(
-        lambda *_: [], settings=by_header(valkey.url, prefix, flush_interval="3m")
-    )
-    app.recorder.background = False
-    presence = app.presence if through == "the middleware" else Presence(app.recorder.settings)
-    for number in range(30):
-        name = f"user{number}"
-        comes(app.recorder, name)
-        assert app.recorder.flush()
-        slow = WsgiVisit(app.recorder, {"HTTP_X_USER": name})
-        presence.leave(name)
-        slow.end()
-        assert app.recorder.flush()
-        assert not presence.is_online(name)
-        comes(app.recorder, name)
-        assert app.recorder.flush()
-        assert presence.is_online(name), f"after {number} times"
-    assert set(app.recorder.stats().dropped) <= {"left"}
-    app.recorder.close()
-
-
 def asgi_logout(given: Settings, name: str) -> None:
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         await scope["presence_middleware.presence"].leave(name)

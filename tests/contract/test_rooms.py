@@ -256,17 +256,6 @@ def test_a_room_that_is_no_text_is_refused(ask: Ask, visited: Callable[..., Sett
         ask(visited(), view("/t/1", enters=number))
 
 
-def test_guests_beyond_the_quota_of_their_address_are_in_no_room(
-    visited: Callable[..., Settings],
-) -> None:
-    here = visited(identity="guest=cookie:sid:raw")
-    for number in range(120):
-        over_wsgi(here, view("/t/1", cookie=f"sid=guest{number:03}"))
-    recorder_for(here).flush()
-    expected = [f"guest{number:03}" for number in range(100)]
-    assert [who.id for who in Presence(here).online(room="/t/1")] == expected
-
-
 def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, start: Start) -> None:
     worker = start(valkey.url, rooms="named")
     visits = [worker.opens("ann") for _ in range(2)]

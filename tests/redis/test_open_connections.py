@@ -1,6 +1,5 @@
 """Connections that stay open: the ids they keep online, for how long, and their cost."""
 
-import logging
 import sys
 import threading
 import time
@@ -230,49 +229,42 @@ def test_a_goodbye_dismisses_no_connection_of_another_tab(valkey: Server, start:
     assert worker.is_online_until(worker.clock.now + WINDOW)
 
 
-# The warning of pulses that name no user.
+UNNAMED = (
+    f"no user among {USERLESS_SIGNALS} pulses: the app does not log users in at "
+    'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site that '
+    "logs them in and takes POST"
+)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
-    ("case", "is_warned"),
+    ("chain", "page", "pulse", "warnings"),
     [
-        (("user=header:X-User, guest=ip:raw", "ann", "ann"), False),
-        (("user=header:X-User, guest=ip:raw", "", ""), False),
-        (("user=header:X-User", "ann", ""), True),
+        ("user=header:X-User, guest=ip:raw", "ann", "ann", []),
+        ("user=header:X-User, guest=ip:raw", None, None, []),
+        ("user=header:X-User", "ann", None, [UNNAMED]),
     ],
 )
 def test_pulses_that_name_no_user_are_reported_once(
     valkey: Server,
     prefix: str,
     caplog: pytest.LogCaptureFixture,
-    protocol: str,
-    case: tuple[str, str, str],
     *,
-    is_warned: bool,
+    protocol: str,
+    chain: str,
+    page: str | None,
+    pulse: str | None,
+    warnings: list[str],
 ) -> None:
-    chain, pages, pulses = case
     site = settings(valkey.url, prefix, identity=chain, pulse_path="/pulse", flush_interval="3m")
     here = PulsingSite(protocol, site, App(status=200))
-
-    def warnings() -> list[str]:
+    here.ask("GET", "/", headers={"X-User": page} if page else {})
+    if pulse:
+        here.pulse(headers={**SAME, "X-User": pulse})
+    for times, expected in ((USERLESS_SIGNALS - 1, []), (1, warnings), (1, warnings)):
+        for _ in range(times):
+            here.pulse("presence=bye" if times == 1 else "presence=here:/")
         assert here.recorder.flush()
         here.recorder.run_once()
-        found = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-        return [message for message in found if " pulses: " in message]
-
-    here.ask("GET", "/", headers={"X-User": pages} if pages else {})
-    if pulses:
-        here.pulse(headers={**SAME, "X-User": pulses})
-    for _ in range(USERLESS_SIGNALS - 1):
-        here.pulse()
-    assert warnings() == []
-    for _ in range(2):
-        here.pulse("presence=bye")
-        expected = [
-            f"no user among {USERLESS_SIGNALS} pulses: the app does not log users in at "
-            'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site that '
-            "logs them in and takes POST"
-        ]
-        found = [message.removeprefix("presence: ") for message in warnings()]
-        assert found == (expected if is_warned else [])
+        found = [message.removeprefix("presence: ") for message in caplog.messages]
+        assert [message for message in found if " pulses: " in message] == expected

@@ -4,6 +4,7 @@ import asyncio
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -398,3 +399,18 @@ def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPa
     visit(idle, "bob")
     idle.close()
     assert min(deadlines) < math.inf
+
+
+@pytest.mark.parametrize("module", ["paste", "asgi"])
+def test_importing_and_wrapping_bring_no_redis_client_and_no_framework(module: str) -> None:
+    program = f"""
+import sys, presence_middleware, presence_middleware.{module}
+unwanted = "redis valkey fakeredis starlette fastapi flask django pyramid webob werkzeug web click"
+if "{module}" == "asgi":
+    presence_middleware.asgi.PresenceMiddleware(print)
+else:
+    presence_middleware.paste.filter_app_factory(print, {{}})
+print([name for name in unwanted.split() if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

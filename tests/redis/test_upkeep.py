@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from presence_middleware import Presence, upkeep
+from presence_middleware import Presence, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Plan, keys
+from presence_middleware.stores import History, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.followed_site import LAG
-from tests.support.process import Start
+from tests.support.process import Process, Start
 from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settings
 from tests.support.timed_site import opened as opened_site
 
@@ -300,3 +300,83 @@ def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
     backend = Backend(site.settings)
     backend.driver.run(beside_another(backend.stores["guest"].all[0].clean_up(NOON)))
     assert site.redis.zrange(key, 0, -1) == [b"online"]
+
+
+def go_on(worker: Process, *names: str, minutes: int = 1) -> None:
+    """Let ids be seen in each of the next minutes, or none; each is sampled."""
+    for _ in range(minutes):
+        worker.clock.now += 60
+        worker.saw(*names)
+        worker.recorder.run_once()
+
+
+def at(minute: int) -> Any:
+    """A moment, in minutes after noon."""
+    return moment_of(NOON - NOON % 60 + minute * 60)
+
+
+def test_each_minute_is_sampled_once_and_listed_oldest_first(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url)
+    ask = worker.presence
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob")
+    worker.recorder.run_once()
+    go_on(worker, minutes=13)
+    history = ask.history()
+    assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
+    assert [sample.at for sample in history] == [at(n) for n in range(1, 16)]
+    assert [sample.count for sample in history[2:10]] == [2] * 8
+    assert history[-1].count == 0
+    assert ask.history(hours=3 / 60) == history[-3:]
+    assert {sample.count for sample in ask.history(kind="guest")} == {0}
+
+
+def test_the_peak_stays_with_its_time_until_it_is_reset(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url)
+    ask = worker.presence
+    assert ask.peak() is None
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob", "cy")
+    go_on(worker, "ann", "bob", "cy")
+    assert ask.peak() == Sample(at(2), 3)
+    go_on(worker, minutes=15)
+    assert ask.peak() == Sample(at(2), 3)
+    assert ask.peak("guest") is None, "nobody was there"
+    ask.reset_peak()
+    assert ask.peak() is None
+    go_on(worker, "zoe")
+    assert ask.peak() == Sample(at(19), 1)
+
+
+def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
+    week = 7 * 86400.0
+    batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
+    assert len(batch.commands) == 9, "a day more at each end"
+
+
+def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
+    backend = Backend(settings(valkey.url, prefix), clock=Clock())
+    minute = int(NOON // 60)
+    for count in (3, 5):
+        backend.driver.run(backend.history.record(minute, {"user": count}))
+    assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
+
+
+def test_samples_older_than_the_retention_expire(valkey: Server, start: Start, prefix: str) -> None:
+    worker = start(valkey.url, history="1h")
+    worker.recorder.run_once()
+    left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
+    assert 3600 < left <= 3600 + 120 + 86400
+
+
+def test_after_a_loss_of_data_every_key_expires_again(
+    valkey: Server, start: Start, prefix: str
+) -> None:
+    worker = start(valkey.url)
+    client = client_of(worker.settings.redis_url)
+    go_on(worker, "ann")
+    client.delete(*client.keys(f"{prefix}:*"))
+    go_on(worker, minutes=2)
+    lives = {key: client.ttl(key) for key in client.keys(f"{prefix}:*")}
+    assert len(lives) > 2
+    assert min(lives.values()) > 0, lives
