@@ -167,9 +167,9 @@ def comes(recorder: Recorder, name: str) -> None:
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
-    store: str, valkey: Server, start: Start
+    store: str, start: Start
 ) -> None:
-    worker = start(valkey.url, store=store)
+    worker = start(store=store)
     worker.clock.now += 100
     worker.recorder.record(("user", "ann"), worker.clock.now, NOON)
     worker.saw("ann", act=Act.LEFT, ago=2)
@@ -324,10 +324,8 @@ def test_after_a_restart_without_data_all_sightings_are_written_again_with_their
         assert worker.recorder.stats().recorded == 4
 
 
-def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
-    valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url)
+def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
+    worker = start()
     worker.saw("ann")
     worker.clock.now += WINDOW + 300
     (shard,) = worker.recorder.backend.stores["user"].all

@@ -42,10 +42,10 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
     worker.close()
 
 
-def test_processes_with_different_windows_empty_no_room(valkey: Server, start: Start) -> None:
+def test_processes_with_different_windows_empty_no_room(start: Start) -> None:
     """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
-    before = start(valkey.url, **RULE)
-    after_deploy = start(valkey.url, **RULE, clock=before.clock, window=2 * WINDOW)
+    before = start(**RULE)
+    after_deploy = start(**RULE, clock=before.clock, window=2 * WINDOW)
     before.saw("ann", room="/t/1")
     before.clock.now += WINDOW + 50
     before.saw("bob", room="/t/1")
@@ -55,18 +55,18 @@ def test_processes_with_different_windows_empty_no_room(valkey: Server, start: S
         assert room(worker) == ["bob"]
 
 
-def test_a_deploy_that_sets_events_empties_no_room(valkey: Server, start: Start) -> None:
-    before = start(valkey.url, **RULE)
+def test_a_deploy_that_sets_events_empties_no_room(start: Start) -> None:
+    before = start(**RULE)
     before.saw("ann", room="/t/1")
-    after_deploy = start(valkey.url, **RULE, clock=before.clock, events="user")
+    after_deploy = start(**RULE, clock=before.clock, events="user")
     after_deploy.saw("bob", room="/t/1")
     assert room(before) == room(after_deploy) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])
-def test_lost_rooms_are_written_again(valkey: Server, start: Start, names: list[str]) -> None:
-    one = start(valkey.url, **RULE)
-    other = start(valkey.url, **RULE, clock=one.clock)
+def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
+    one = start(**RULE)
+    other = start(**RULE, clock=one.clock)
     one.did("ann", "bob", room="/t/1")
     one.clock.now += 0.25
     other.saw("bob", room="/t/2")
@@ -82,11 +82,9 @@ def test_lost_rooms_are_written_again(valkey: Server, start: Start, names: list[
     assert room(one, "/t/2") == ["bob"]
 
 
-def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(
-    valkey: Server, start: Start
-) -> None:
+def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
-    worker, people = start(valkey.url, **RULE), [f"user{number}" for number in range(400)]
+    worker, people = start(**RULE), [f"user{number}" for number in range(400)]
     worker.saw(*people, room="/t/1")
     driver, (shard,) = worker.recorder.backend.driver, worker.recorder.backend.stores["user"].all
     driver.connect().zrem(f"{shard.name}:seen", *people[:300])
@@ -95,11 +93,9 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(
     assert room(worker) == sorted(people[300:])
 
 
-def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(
-    valkey: Server, start: Start
-) -> None:
+def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(start: Start) -> None:
     kinds = {"store": "user=sorted-set, guest=sorted-set, bot=hyperloglog", "bots": "count"}
-    worker = start(valkey.url, rooms="/t/{topic}/*", **kinds)
+    worker = start(rooms="/t/{topic}/*", **kinds)
     worker.did("ann", room="/t/1")
     worker.saw("g1", "g2", kind="guest", room="/t/1")
     assert worker.presence.counts(room="/t/1") == {"user": 1, "guest": 2}
@@ -122,10 +118,10 @@ def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(
     ],
 )
 def test_an_argument_that_a_room_cannot_have_is_refused(
-    valkey: Server, start: Start, arguments: dict[str, Any], message: str
+    start: Start, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(QueryError, match=message):
-        start(valkey.url, **RULE).presence.online(**{"room": "/t/1", **arguments})
+        start(**RULE).presence.online(**{"room": "/t/1", **arguments})
 
 
 def test_a_site_without_rooms_says_which_setting_has_them(valkey: Server, prefix: str) -> None:
@@ -256,8 +252,8 @@ def test_a_room_that_is_no_text_is_refused(ask: Ask, visited: Callable[..., Sett
         ask(visited(), view("/t/1", enters=number))
 
 
-def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, start: Start) -> None:
-    worker = start(valkey.url, rooms="named")
+def test_an_open_connection_does_not_pull_its_user_back(start: Start) -> None:
+    worker = start(rooms="named")
     visits = [worker.opens("ann") for _ in range(2)]
     for number, visit in enumerate(visits, 1):
         worker.clock.now += 1

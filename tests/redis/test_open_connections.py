@@ -25,15 +25,15 @@ MANY = 2500
 
 
 @pytest.fixture(params=["sorted-set", "minute-sets"])
-def worker(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Process:
+def worker(request: pytest.FixtureRequest, start: Start) -> Process:
     # Kept for no longer than the window, so that the moments of leaving are soon forgotten, too.
-    return start(valkey.url, **GIVEN, store=request.param, retention="1s")
+    return start(**GIVEN, store=request.param, retention="1s")
 
 
 @pytest.fixture(params=[CHAIN, NO_GUESTS])
-def exact(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Process:
+def exact(request: pytest.FixtureRequest, start: Start) -> Process:
     """A worker of a site that keeps times, with guests and without."""
-    return start(valkey.url, **{**GIVEN, "identity": request.param})
+    return start(**{**GIVEN, "identity": request.param})
 
 
 @pytest.mark.parametrize("method", ["leave", "forget"])
@@ -109,10 +109,8 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_an_unclosed_body_does_not_keep_its_user_online(
-    valkey: Server, start: Start, *, is_read: bool
-) -> None:
-    worker = start(valkey.url, **GIVEN)
+def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read: bool) -> None:
+    worker = start(**GIVEN)
 
     def lines() -> Iterator[bytes]:
         while True:
@@ -215,8 +213,8 @@ def test_open_connections_are_refreshed_one_after_the_other(
 GRACE = 75.0
 
 
-def test_a_goodbye_dismisses_no_connection_of_another_tab(valkey: Server, start: Start) -> None:
-    worker = start(valkey.url, pulse_path="/pulse")
+def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
+    worker = start(pulse_path="/pulse")
     tab = worker.opens("ann")
     worker.passes(119)
     worker.did("ann", act=Act.GOODBYE)  # it still waits when the connection is refreshed

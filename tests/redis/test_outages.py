@@ -237,9 +237,9 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
 
 
 def test_a_server_that_is_away_is_asked_once_however_many_wait(
-    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = start(valkey.url)
+    worker = start()
     worker.saw("ann")  # now the clock and the settings are agreed on
     asked: list[object] = []
 
@@ -375,14 +375,10 @@ sys.stdin.read()
     ],
 )
 def test_differing_settings_of_processes_are_logged_by_name(
-    valkey: Server,
-    start: Start,
-    other: dict[str, str],
-    name: str,
-    caplog: pytest.LogCaptureFixture,
+    start: Start, other: dict[str, str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain = {"identity": "user=header:x-user, guest=visitor"}
-    workers = [start(valkey.url, **{**chain, **given}) for given in ({}, other)]
+    workers = [start(**{**chain, **given}) for given in ({}, other)]
     for _ in range(2):
         for worker in workers:
             worker.saw("ann")
@@ -400,8 +396,8 @@ def test_differing_settings_of_processes_are_logged_by_name(
 def test_the_longest_retention_of_all_processes_is_respected(
     valkey: Server, start: Start, prefix: str
 ) -> None:
-    long = start(valkey.url, retention="10d")
-    short = start(valkey.url, retention="1s", clock=long.clock)
+    long = start(retention="10d")
+    short = start(retention="1s", clock=long.clock)
 
     def goes_on() -> None:
         for _ in range(3):
@@ -420,10 +416,8 @@ def test_the_longest_retention_of_all_processes_is_respected(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_the_doctor_warns_from_nine_tenths_of_the_room(
-    valkey: Server, start: Start, store: str
-) -> None:
-    worker = start(valkey.url, store=store, max_members=10)
+def test_the_doctor_warns_from_nine_tenths_of_the_room(start: Start, store: str) -> None:
+    worker = start(store=store, max_members=10)
     for names, is_right in (range(8), True), ([9], False):
         worker.saw(*(f"user{number}" for number in names))
         found = examine(worker.recorder.backend)
@@ -442,9 +436,9 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
     ],
 )
 def test_wrong_replies_to_a_request_that_asks_raise_presence_unavailable(
-    valkey: Server, start: Start, replies: Any, error: str, monkeypatch: pytest.MonkeyPatch
+    start: Start, replies: Any, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = start(valkey.url)
+    worker = start()
     visits = [WsgiVisit(worker.recorder, {"HTTP_X_USER": name}) for name in ("ann", "bob")]
     assert visits[0].count() == 1  # all that a first read needs is settled
     execute = redis.client.Pipeline.execute
@@ -465,10 +459,10 @@ def test_wrong_replies_to_a_request_that_asks_raise_presence_unavailable(
 
 
 def test_a_sample_that_failed_is_tried_again_in_its_minute(
-    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = start(valkey.url)
-    other = start(valkey.url, clock=holder.clock)
+    holder = start()
+    other = start(clock=holder.clock)
 
     def fails(*_: object) -> Plan[None]:
         raise PresenceUnavailable("refused")

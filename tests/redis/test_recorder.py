@@ -160,10 +160,8 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
 
 
 @pytest.mark.parametrize("is_usual", [False, True])
-def test_the_newest_sighting_wins_whichever_ends_last(
-    is_usual: bool, valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url)
+def test_the_newest_sighting_wins_whichever_ends_last(is_usual: bool, start: Start) -> None:
+    worker = start()
     # Until then, each request is looked at closely.
     worker.recorder.hints.look_at = math.inf if is_usual else -math.inf
     worker.opens("ann").end()
@@ -281,9 +279,9 @@ def test_a_child_that_exits_does_not_write_for_its_parent(
 
 
 def test_where_no_thread_can_start_a_request_writes_until_one_can(
-    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = start(valkey.url, flush_interval="5s")
+    worker = start(flush_interval="5s")
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:

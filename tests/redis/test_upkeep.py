@@ -315,8 +315,8 @@ def at(minute: int) -> Any:
     return moment_of(NOON - NOON % 60 + minute * 60)
 
 
-def test_each_minute_is_sampled_once_and_listed_oldest_first(valkey: Server, start: Start) -> None:
-    worker = start(valkey.url)
+def test_each_minute_is_sampled_once_and_listed_oldest_first(start: Start) -> None:
+    worker = start()
     ask = worker.presence
     go_on(worker, "ann")
     go_on(worker, "ann", "bob")
@@ -331,8 +331,8 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(valkey: Server, sta
     assert {sample.count for sample in ask.history(kind="guest")} == {0}
 
 
-def test_the_peak_stays_with_its_time_until_it_is_reset(valkey: Server, start: Start) -> None:
-    worker = start(valkey.url)
+def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start) -> None:
+    worker = start()
     ask = worker.presence
     assert ask.peak() is None
     go_on(worker, "ann")
@@ -362,17 +362,15 @@ def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None
     assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
 
 
-def test_samples_older_than_the_retention_expire(valkey: Server, start: Start, prefix: str) -> None:
-    worker = start(valkey.url, history="1h")
+def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:
+    worker = start(history="1h")
     worker.recorder.run_once()
     left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
 
-def test_after_a_loss_of_data_every_key_expires_again(
-    valkey: Server, start: Start, prefix: str
-) -> None:
-    worker = start(valkey.url)
+def test_after_a_loss_of_data_every_key_expires_again(start: Start, prefix: str) -> None:
+    worker = start()
     client = client_of(worker.settings.redis_url)
     go_on(worker, "ann")
     client.delete(*client.keys(f"{prefix}:*"))

@@ -268,9 +268,9 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
     [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
 )
 def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
-    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, valkey: Server, start: Start
+    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, start: Start
 ) -> None:
-    process = start(valkey.url, exclude="+/poll, +/live/*")
+    process = start(exclude="+/poll, +/live/*")
     recorder, presence, clock = process.recorder, process.presence, process.clock
     began = clock.now
     WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
