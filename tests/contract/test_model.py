@@ -410,64 +410,55 @@ def test_a_store_does_what_its_model_does_after_many_histories(
     check(backend, store, mode, features, 10 * examples, is_random=True)
 
 
-COMES: tuple[Any, ...] = ("A", (1, False), [("ann", 0, 0, None, 0)], [])
+def wrote(process: str, later: int, *seen: Any, left: Any = (), is_read: bool = False) -> Any:
+    """Return a write of a process: sightings of (who, ago, open for, room, before), departures."""
+    return process, (later, is_read), [(*each, None, 0)[:5] for each in seen], [*left]
+
+
+COMES, ENTERS = wrote("A", 1, ("ann", 0, 0)), wrote("A", 1, ("ann", 0, 0, 1, 0))
 RARE: dict[str, tuple[str, list[Any]]] = {
-    "an older sighting comes late": (
-        "plain",
-        [COMES, ("B", (1, False), [("ann", 100, 0, None, 0)], [])],
-    ),
+    "an older sighting comes late": ("plain", [COMES, wrote("B", 1, ("ann", 100, 0))]),
     "a logout comes after the erasure": (
         "plain",
         [
             COMES,
-            ("A", (1, False), [], [(Act.ERASED, "ann", 0, None)]),
-            ("B", (1, False), [], [(Act.LEFT, "ann", 0, 50)]),
+            wrote("A", 1, left=[(Act.ERASED, "ann", 0, None)]),
+            wrote("B", 1, left=[(Act.LEFT, "ann", 0, 50)]),
         ],
     ),
     "a return in the instant of a goodbye": (
         "pulse",
         [
-            ("A", (1, False), [("bob", 1, 0, None, 0), ("ann", 0, 0, None, 0)], []),
-            ("A", (0, False), [], [(Act.GOODBYE, "ann", 0, None)]),
-            ("A", (0, False), [("ann", 0, -1, None, 0)], []),
+            wrote("A", 1, ("bob", 1, 0), ("ann", 0, 0)),
+            wrote("A", 0, left=[(Act.GOODBYE, "ann", 0, None)]),
+            wrote("A", 0, ("ann", 0, -1)),
         ],
     ),
     "an older sighting comes after the goodbye": (
         "pulse",
         [
             COMES,
-            ("A", (10, False), [], [(Act.GOODBYE, "ann", 0, None)]),
-            ("B", (1, False), [("ann", 5, 0, None, 0)], []),
+            wrote("A", 10, left=[(Act.GOODBYE, "ann", 0, None)]),
+            wrote("B", 1, ("ann", 5, 0)),
         ],
     ),
-    "a return without a page after a reader saw the room empty": (
-        "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (606, True), [("ann", 0, 0, None, 0)], []),
-        ],
-    ),
-    "a late write after a reader saw the room empty": (
-        "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (606, True), [("ann", 100, 0, None, 0)], []),
-        ],
-    ),
+    **{
+        f"a {late} after a reader saw the room empty": (
+            "rooms",
+            [ENTERS, wrote("A", 606, ("ann", ago, 0), is_read=True)],
+        )
+        for late, ago in (("return without a page", 0), ("late write", 100))
+    },
     "a logout comes after a request that followed it": (
         "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (10, False), [("ann", 0, 0, None, 0)], []),
-            ("B", (1, False), [], [(Act.LEFT, "ann", 2, None)]),
-        ],
+        [ENTERS, wrote("A", 10, ("ann", 0, 0)), wrote("B", 1, left=[(Act.LEFT, "ann", 2, None)])],
     ),
     "a page was entered before the logout": (
         "rooms",
         [
             COMES,
-            ("A", (1, False), [], [(Act.LEFT, "ann", 0, None)]),
-            ("B", (10, False), [("ann", 0, 0, 1, 100)], []),
+            wrote("A", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            wrote("B", 10, ("ann", 0, 0, 1, 100)),
         ],
     ),
 }
