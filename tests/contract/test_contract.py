@@ -179,6 +179,19 @@ def test_online_friends_are_those_of_a_set_or_sorted_set(site: Site, people: Pre
         people.online_friends(key)
 
 
+@pytest.mark.parametrize("store", ["minute-sets"])
+def test_active_in_minute_sets_counts_nobody_twice(site: Site) -> None:
+    for id in ("ann", "bob", "cid", "dan"):
+        site.presence.touch(id)
+    site.clock.now += 1
+    site.presence.leave("ann")
+    site.presence.leave("bob")
+    site.presence.forget("cid")
+    site.clock.now += 1
+    site.presence.touch("bob")
+    assert (site.presence.count("user"), site.presence.active("10m")) == (2, 3)
+
+
 def test_a_period_that_is_not_kept_is_refused(valkey: Server, prefix: str) -> None:
     given = settings(valkey.url, prefix, pulse_path="/pulse", bots="count")
     with opened(given) as site:
