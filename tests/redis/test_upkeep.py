@@ -4,6 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -360,6 +361,23 @@ def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None
     for count in (3, 5):
         backend.driver.run(backend.history.record(minute, {"user": count}))
     assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
+
+
+def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
+    opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes, wrote, record = opened(8), list[int](), History.record
+
+    def noted(history: History, minute: int, counts: dict[str, int]) -> Plan[None]:
+        wrote.append(minute)
+        return record(history, minute, counts)
+
+    monkeypatch.setattr(History, "record", noted)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            list(pool.map(Recorder.run_once, processes.all))
+            processes.clock.now += 60
+    assert len(wrote) == len(set(wrote)) == processes.samples() == 5
 
 
 def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:
