@@ -26,7 +26,6 @@ from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
 from tests.support.servers import ROOT
-from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Clock
 
 
@@ -335,19 +334,3 @@ def test_the_doctor_looks_at_each_node_and_at_the_balance(
     assert "shards: 6, 2 on each of 3 nodes" in told
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
     site.recorder.close()
-
-
-def test_an_address_without_a_cluster_costs_no_longer_timeout(prefix: str) -> None:
-    url = "redis+cluster://ann:secret@127.0.0.1:1,127.0.0.1:2"
-    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
-    refused = pytest.raises(PresenceUnavailable, match="cannot be connected")
-    with Stopwatch() as watch, refused as raised:
-        Presence(settings).count()
-    assert watch.seconds < 2
-    assert "secret" not in f"{raised.value}{settings}"
-
-
-def test_an_invalid_address_is_refused() -> None:
-    for end in ("", "h/1", "h?db=1", "h:x", "h/service/0", "h?timeouts=1", "a@b@c"):
-        with pytest.raises(SettingsError, match=r"redis\+cluster://"):
-            Settings.from_env({}, redis_url=f"redis+cluster://{end}")

@@ -210,11 +210,6 @@ def test_a_name_service_that_is_slow_holds_no_reader(
     asyncio.run(ask())
 
 
-def test_an_unknown_host_is_named_in_the_error(prefix: str) -> None:
-    with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
-        Presence(by_header("redis://nowhere.invalid", prefix)).count()
-
-
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
     place: Place, prefix: str
 ) -> None:
