@@ -36,48 +36,39 @@ def exact(request: pytest.FixtureRequest, start: Start) -> Process:
     return start(**{**GIVEN, "identity": request.param})
 
 
-@pytest.mark.parametrize("method", ["leave", "forget"])
-def test_after_leave_an_open_connection_does_not_count(worker: Process, method: str) -> None:
-    visits = [worker.opens("ann"), worker.opens("bob")]
+@pytest.mark.parametrize(
+    ("method", "again"), [("leave", "ann"), ("leave", "bob"), ("forget", "ann")]
+)
+def test_after_leave_an_open_connection_counts_only_for_who_logs_in_on_it(
+    worker: Process, method: str, again: str
+) -> None:
+    visits = [worker.opens("ann"), worker.opens("eve")]
+    worker.saw("bob")
     worker.passes(100)
-    assert worker.online() == ["ann", "bob"]
-    getattr(worker.presence, method)("ann")
+    assert worker.online() == ["ann", "eve"]
+    for name in ("ann", "bob"):
+        getattr(worker.presence, method)(name)
     for _ in range(8):  # the moment of leaving is kept for a window and two minutes more
-        assert worker.online() == ["bob"]
+        assert worker.online() == ["eve"]
         worker.passes(60)
         getattr(worker.presence, method)("another")  # at which older ones are removed
     assert not worker.recorder.stats().dropped.get("left", 0) > 1, "refused once, and never again"
-    for visit in visits:
-        visit.end()
+    visits[0].identify(again)
     worker.writes()
-    assert worker.online() == ["bob"]
-
-
-@pytest.mark.parametrize("again", ["ann", "bob"])
-def test_a_login_on_an_open_connection_counts_at_once_after_leave(
-    worker: Process, again: str
-) -> None:
-    visit = worker.opens("ann")
-    worker.passes(100)
-    for name in ("ann", "bob"):
-        worker.presence.leave(name)
-    worker.passes(100)
-    assert worker.online() == []
-    visit.identify(again)
-    worker.writes()
-    assert worker.online() == [again]
+    assert worker.online() == sorted(["eve", again])
     worker.passes(200)
-    assert worker.online() == [again]
+    assert worker.online() == sorted(["eve", again])
     worker.presence.leave(again)
     worker.passes(100)
-    assert worker.online() == []
-    visit.identify(None)
-    visit.end()
-    visit.identify(again)  # after its end
-    visit.note()
-    visit.end()
+    assert worker.online() == ["eve"]
+    visits[0].identify(None)
+    for visit in visits:
+        visit.end()
+    visits[0].identify(again)  # after its end
+    visits[0].note()
+    visits[0].end()
     worker.writes()
-    assert again not in worker.online()
+    assert worker.online() == ["eve"]
 
 
 @pytest.mark.parametrize("late", ["identify", "session"])

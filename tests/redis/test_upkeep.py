@@ -64,32 +64,25 @@ def processes(opened: Callable[..., Processes]) -> Processes:
     return processes
 
 
-def test_one_process_holds_the_lease_until_it_ends(processes: Processes, client: Any) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_one_process_holds_the_lease_until_it_ends_or_is_killed(
+    processes: Processes, client: Any, *, is_killed: bool
+) -> None:
     first, second = processes.all
     holder = client.get(processes.key)
     assert 0 < client.pttl(processes.key) <= 66_000
     processes.go_on(300)
     assert client.get(processes.key) == holder
     assert processes.samples() == 6
-    first.close()
-    assert client.get(processes.key) is None
+    if is_killed:
+        client.pexpire(processes.key, 1)  # as time would do
+        wait_until(lambda: not client.exists(processes.key))
+    else:
+        first.close()
+        assert client.get(processes.key) is None
     processes.go_on(70, second)
     assert client.get(processes.key) not in (None, holder)
     assert processes.samples() == 7
-
-
-def test_when_the_holder_is_killed_another_process_goes_on(
-    processes: Processes, client: Any
-) -> None:
-    second = processes.all[1]
-    holder = client.get(processes.key)
-    processes.go_on(5, second)
-    assert client.get(processes.key) == holder
-    client.pexpire(processes.key, 1)  # as time would do
-    wait_until(lambda: not client.exists(processes.key))
-    processes.go_on(70, second)
-    assert client.get(processes.key) not in (None, holder)
-    assert processes.samples() == 2
 
 
 def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
