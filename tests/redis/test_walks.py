@@ -1,6 +1,7 @@
 """People come, go and walk through rooms while servers and processes move, fail or are killed.
 
-At the end every room and the list of a follower must be true, whatever happened meanwhile."""
+At the end every room and the list of a follower must be true, whatever happened meanwhile.
+"""
 
 import os
 import random
@@ -38,18 +39,25 @@ SETTLED = 30.0  # seconds until everything that waits is written and announced, 
 pytestmark = pytest.mark.timeout(180)
 
 
-class Walk:
-    """A site of some workers, its people, and a follower. `where` is the truth."""
+class Followed:
+    """A site whose users are announced, and a follower."""
 
     def __init__(self, url: str, prefix: str, stack: ExitStack, **given: Any) -> None:
-        values = {"identity": "user=header:X-User", "rooms": "/t/{topic}", "events": "user"}
-        self.settings = Settings.from_env(
-            {}, redis_url=url, prefix=prefix, **{**values, "flush_interval": "0.1s", **given}
-        )
+        values = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **given}
+        values["events"] = "user"
+        self.settings = Settings.from_env({}, **values)
+        self.variables = {f"PRESENCE_{name.upper()}": str(values[name]) for name in values}
         self.presence = Presence(self.settings)
         self.presence.count()  # without SET, a process agrees with the others only by reading
         self.follower = Follower(self.presence)
         stack.callback(self.follower.close)
+
+
+class Walk(Followed):
+    """A site of some workers, and its people. `where` is the truth."""
+
+    def __init__(self, url: str, prefix: str, stack: ExitStack, **given: Any) -> None:
+        super().__init__(url, prefix, stack, rooms="/t/{topic}", flush_interval="0.1s", **given)
         self.recorders = [Recorder(self.settings) for _ in range(WORKERS)]
         for recorder in self.recorders:
             stack.callback(recorder.close)
@@ -202,7 +210,7 @@ def test_rooms_and_events_are_true_with_few_commands(
         assert "args" not in message, "they may be ids"
 
 
-WORKERS, WINDOW = 8, 3
+PROCESSES, WINDOW = 8, 3
 CHAOS = 15.0  # seconds
 LAST = 1.0  # seconds before the end in which nobody is killed any more
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
@@ -226,7 +234,7 @@ class Workers:
         self._folder, self._variables = folder, variables
         self._running: list[subprocess.Popen[bytes]] = []
         self._started = self.killed = 0
-        for _ in range(WORKERS):
+        for _ in range(PROCESSES):
             self._start()
 
     def _start(self) -> None:
@@ -285,23 +293,13 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
     return ids
 
 
-class Chaos:
-    """A site under which everything is killed, and a follower."""
+class Chaos(Followed):
+    """A site under which everything is killed."""
 
     def __init__(self, url: str, prefix: str, folder: Path, shards: int, stack: ExitStack) -> None:
-        given = {
-            "PRESENCE_REDIS_URL": url,
-            "PRESENCE_PREFIX": prefix,
-            "PRESENCE_SHARDS": str(shards),
-            "PRESENCE_IDENTITY": "user=header:x-user",
-            "PRESENCE_EVENTS": "user",
-            "PRESENCE_WINDOW": f"{WINDOW}s",
-            "PRESENCE_FLUSH_INTERVAL": "0.2s",
-        }
-        self.presence = Presence(Settings.from_env(given))
-        self.follower = Follower(self.presence)
-        stack.callback(self.follower.close)
-        self.workers = Workers(folder, **given)
+        given = {"shards": shards, "window": f"{WINDOW}s", "flush_interval": "0.2s"}
+        super().__init__(url, prefix, stack, **given)
+        self.workers = Workers(folder, **self.variables)
         stack.callback(self.workers.close)
 
     def kill_workers(self, seconds: float) -> None:
