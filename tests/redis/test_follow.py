@@ -44,18 +44,42 @@ GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next 
 Open = Callable[..., FollowedSite]
 
 
-@pytest.fixture(params=[1, 16])
-def opens(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: ExitStack) -> Open:
+TICK = 0.05  # seconds between two reads, instead of one second
+Follow = Callable[[FollowedSite], Follower]
+
+
+@pytest.fixture(autouse=True)
+def feeds_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "READ_EVERY", TICK)
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: ExitStack) -> Open:
+    """Opens sites, which end with the test, on the server of its own if the test has one."""
+    server: Server = request.getfixturevalue("own") if "own" in request.fixturenames else valkey
+
     def open_site(**given: Any) -> FollowedSite:
-        site = FollowedSite(valkey.url, prefix, **{"shards": request.param, **given})
+        site = FollowedSite(server.url, prefix, **given)
         stack.callback(site.close)
+        stack.callback(site.presence.backend.close_events)
         return site
 
     return open_site
 
 
+@pytest.fixture(params=[1, 16])
+def opens(opened: Open, request: pytest.FixtureRequest) -> Open:
+    """Opens sites with one shard or with many."""
+    return lambda **given: opened(**{"shards": request.param, **given})
+
+
 @pytest.fixture
-def here(opens: Open) -> FollowedSite:
+def site(opened: Open) -> FollowedSite:
+    return opened()
+
+
+@pytest.fixture
+def sharded(opens: Open) -> FollowedSite:
     return opens()
 
 
@@ -125,13 +149,15 @@ def test_a_kind_that_is_not_named_announces_nobody(opens: Open) -> None:
         site.presence.events("app")
 
 
-def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(here: FollowedSite) -> None:
-    here.saw("ann")
-    here.say_goodbye("ann")
-    assert here.keys_with("ann") == {"seen", "changes", "bye"}
-    here.presence.forget("ann")
-    assert here.keys_with("ann") == {"changes"}
-    assert 0 < here.lifetime("ann", "changes") <= 300
+def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
+    sharded: FollowedSite,
+) -> None:
+    sharded.saw("ann")
+    sharded.say_goodbye("ann")
+    assert sharded.keys_with("ann") == {"seen", "changes", "bye"}
+    sharded.presence.forget("ann")
+    assert sharded.keys_with("ann") == {"changes"}
+    assert 0 < sharded.lifetime("ann", "changes") <= 300
 
 
 @pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
@@ -167,12 +193,12 @@ def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
 
 
-def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(here: FollowedSite) -> None:
+def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(sharded: FollowedSite) -> None:
     """A process that outlives the last visitor sweeps, and makes no key live longer."""
-    here.saw("ann")
-    here.expire("ann", "seen", 400)
-    here.sweep()
-    assert 0 < here.lifetime("ann", "progress") <= 400
+    sharded.saw("ann")
+    sharded.expire("ann", "seen", 400)
+    sharded.sweep()
+    assert 0 < sharded.lifetime("ann", "progress") <= 400
 
 
 def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opens: Open) -> None:
@@ -234,50 +260,18 @@ def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) ->
     assert announced == [kind for kind in ["user"] if events]
 
 
-def test_a_goodbye_is_announced_with_its_moment(here: FollowedSite) -> None:
-    here.saw("ann")
-    here.clock.now += 10
-    here.say_goodbye("ann")
-    assert here.announced() == [("+ann", 0)]
-    assert after(here, here.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
-    here.saw("bob")
-    came = here.clock.now - NOON
-    here.clock.now += 100
-    here.sweep()
-    here.say_goodbye("bob", ago=90)  # so late that bob has gone by now
-    assert here.announced() == [("+bob", came), ("-bob", came + 10)]
-
-
-TICK = 0.05  # seconds between two reads, instead of one second
-Follow = Callable[[FollowedSite], Follower]
-
-
-@pytest.fixture(autouse=True)
-def feeds_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "READ_EVERY", TICK)
-
-
-@pytest.fixture
-def opened(own: Server, prefix: str, stack: ExitStack) -> Open:
-    """Opens sites, which end with the test."""
-
-    def open_site(**given: Any) -> FollowedSite:
-        site = FollowedSite(own.url, prefix, **given)
-        stack.callback(site.close)
-        stack.callback(site.presence.backend.close_events)
-        return site
-
-    return open_site
-
-
-@pytest.fixture
-def site(opened: Open) -> FollowedSite:
-    return opened()
-
-
-@pytest.fixture(params=[1, 16])
-def sharded(opened: Open, request: pytest.FixtureRequest) -> FollowedSite:
-    return opened(shards=request.param)
+def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
+    sharded.saw("ann")
+    sharded.clock.now += 10
+    sharded.say_goodbye("ann")
+    assert sharded.announced() == [("+ann", 0)]
+    assert after(sharded, sharded.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
+    sharded.saw("bob")
+    came = sharded.clock.now - NOON
+    sharded.clock.now += 100
+    sharded.sweep()
+    sharded.say_goodbye("bob", ago=90)  # so late that bob has gone by now
+    assert sharded.announced() == [("+bob", came), ("-bob", came + 10)]
 
 
 @pytest.fixture
