@@ -338,7 +338,7 @@ QUESTIONS: dict[str, Callable[[Settings], object]] = {
         ),
     ],
 )
-def test_the_error_of_a_server_that_is_away_gives_a_reason_soon_and_no_secret(
+def test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret(
     prefix: str, url: str, said: str, ask: Callable[[Settings], object]
 ) -> None:
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)
