@@ -353,6 +353,9 @@ def test_a_result_holds_no_event_loop_of_those_who_waited_for_it() -> None:
     assert loop() is None
 
 
+# Histories: few points, and every peak among them.
+
+
 Samples = dict[int, int]
 """Minutes since the epoch, and how many were online."""
 

@@ -161,6 +161,9 @@ def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> N
     check()
 
 
+# Logouts and goodbyes of processes.
+
+
 def comes(recorder: Recorder, name: str) -> None:
     WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
@@ -300,6 +303,9 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         assert recorder.flush()
         assert not presence.is_online("ann")
     recorder.close()
+
+
+# What a server has lost.
 
 
 def test_after_a_restart_without_data_all_sightings_are_written_again_with_their_times(

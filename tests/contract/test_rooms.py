@@ -267,6 +267,9 @@ def test_an_open_connection_does_not_pull_its_user_back(start: Start) -> None:
     assert room(worker, "chat:2") == ["ann"]
 
 
+# Many leave a room at once: whoever counts it next does not wait for them.
+
+
 SERVER_SECONDS = 0.05  # of a count; the sweep of a hundred thousand who have gone took 0.5 to 0.8
 
 

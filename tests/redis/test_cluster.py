@@ -99,6 +99,9 @@ def test_the_first_ids_are_listed_even_if_one_shard_has_them_all(
     assert listed == everybody[:limit]
 
 
+# A real Cluster.
+
+
 SHARDS = 6
 PEOPLE = [f"user{number}" for number in range(60)]
 

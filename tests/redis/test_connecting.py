@@ -319,6 +319,9 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
     assert PASSWORD not in found.stdout + found.stderr
 
 
+# Sentinels, and servers that are away.
+
+
 QUESTIONS: dict[str, Callable[[Settings], object]] = {
     "sync": lambda settings: Presence(settings).count(),
     "async": lambda settings: asyncio.run(AsyncPresence(settings).count()),
@@ -363,6 +366,9 @@ def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> 
     given = client.connection_pool.connection_kwargs
     assert (given["username"], given["password"], given["db"]) == ("ann", "a:b", 3)
     assert given["socket_timeout"] == 0.25
+
+
+# A password that changes while the site runs.
 
 
 class Tokens:

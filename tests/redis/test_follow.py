@@ -83,6 +83,9 @@ def sharded(opens: Open) -> FollowedSite:
     return opens()
 
 
+# What is announced.
+
+
 def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
     """Return what is announced after some seconds and a sweep."""
     site.clock.now += seconds

@@ -201,6 +201,9 @@ def test_open_connections_are_refreshed_one_after_the_other(
     assert len({visit.stamp for visit in visits}) == 10
 
 
+# Goodbyes and pulses.
+
+
 GRACE = 75.0
 
 

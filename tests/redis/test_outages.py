@@ -255,6 +255,9 @@ def test_a_server_that_is_away_is_asked_once_however_many_wait(
     assert len(asked) == 1
 
 
+# Full servers, long outages, and processes that differ.
+
+
 def test_a_full_server_is_cleaned_up_and_records_again(
     own: Server, client: Any, prefix: str, start: Start
 ) -> None:

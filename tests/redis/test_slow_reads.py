@@ -276,6 +276,9 @@ def test_a_timeout_that_is_set_is_not_set_again() -> None:
     assert timeouts == [0.5]
 
 
+# More readers at once than a process has connections: they wait, and it is no outage.
+
+
 def ask_at_once(presence: Presence, readers: int) -> list[object]:
     """Return the answer or error of each thread; all threads start together."""
     together = threading.Barrier(readers)

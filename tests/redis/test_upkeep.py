@@ -186,6 +186,9 @@ def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Callable[..., Pro
     assert processes.first.stats().went == {"user": 1}
 
 
+# Clean-up: all stale ids, a bounded number at a time, and no current id.
+
+
 KEEP = 600.0
 
 
@@ -294,6 +297,9 @@ def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
     backend = Backend(site.settings)
     backend.driver.run(beside_another(backend.stores["guest"].all[0].clean_up(NOON)))
     assert site.redis.zrange(key, 0, -1) == [b"online"]
+
+
+# The number online for each minute, and the peak.
 
 
 def go_on(worker: Process, *names: str, minutes: int = 1) -> None:

@@ -210,6 +210,10 @@ def test_rooms_and_events_are_true_with_few_commands(
         assert "args" not in message, "they may be ids"
 
 
+# The kill test of events: workers, servers and replies are lost; what a follower knows is true.
+# Eight processes record at random, with clocks apart. They are killed and replaced all the time.
+
+
 PROCESSES, WINDOW = 8, 3
 CHAOS = 15.0  # seconds
 LAST = 1.0  # seconds before the end in which nobody is killed any more
