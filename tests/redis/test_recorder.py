@@ -399,6 +399,9 @@ def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPa
     assert min(deadlines) < math.inf
 
 
+# What is imported before Redis is used.
+
+
 @pytest.mark.parametrize("module", ["paste", "asgi"])
 def test_importing_and_wrapping_bring_no_redis_client_and_no_framework(module: str) -> None:
     program = f"""
