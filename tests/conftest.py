@@ -199,10 +199,10 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 
 
 @pytest.fixture
-def start(prefix: str, stack: ExitStack) -> Callable[..., Process]:
-    """Starts processes of a site at a URL, which end with the test."""
+def start(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Process]:
+    """Starts processes of a site, by default on the Valkey server, which end with the test."""
 
-    def start(url: str, **given: Any) -> Process:
+    def start(url: str = valkey.url, **given: Any) -> Process:
         process = Process(url, prefix, **given)
         stack.callback(process.recorder.close)
         return process

@@ -9,7 +9,6 @@ import redis
 import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.identity.ids import normalize_id
 from presence_middleware.stores import Sighting, moment_of
 from tests.support.backends import REDIS_PY, Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
@@ -253,35 +252,6 @@ def test_a_hyperloglog_has_no_cap_and_holds_no_id_to_forget(site: Site) -> None:
     site.presence.forget("ann")
     assert site.presence.count() == pytest.approx(50, abs=1)
     assert not any(b"ann" in site.redis.dump(key) for key in site.held())
-
-
-IDS = [
-    *["jürgen", "小明", "🦊", "a b", "{tag}", "}{", "line\nbreak", "nul\0byte", "tab\there", '"'],
-    *["'", "-inf", "+inf", "(5", "[a", "*", "0", "007", "1e3", "LIMIT", "x" * 256, "é" * 128],
-    *["é" * 129, "x" * 257, "y" * 5000, "\udcff"],
-]
-
-
-@WITH_IDS
-def test_every_text_is_an_id(site: Site) -> None:
-    for id in IDS:
-        site.presence.touch(id)
-    kept = [normalize_id(id) for id in IDS]
-    assert kept[:-4] == IDS[:-4], "up to 256 bytes of text are kept as they are"
-    assert max(len(id.encode()) for id in kept) == 256
-    assert {who.id for who in site.presence.online()} == set(kept)
-    assert site.presence.count() == len(IDS) == len(set(kept))
-    assert site.presence.online_among(IDS) == kept
-    for id in IDS:
-        assert site.presence.last_seen(id) is not None
-        site.presence.leave(id)
-    assert site.presence.count() == 0
-    site.clock.now += 1
-    site.saw(*kept)
-    assert site.presence.count() == len(IDS)
-    for id in IDS:
-        site.presence.forget(id)
-    assert site.presence.online() == []
 
 
 # Keys and clients

@@ -1,25 +1,167 @@
-"""Logouts and goodbyes of processes: in an outage, right before a return, on older data."""
+"""What people did in any order, amid outages and losses of data, is what counts."""
 
 import asyncio
 import time
+import uuid
 from itertools import cycle
 from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, Phase, example, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
+from presence_middleware.connections.drivers import Driver
+from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Store
+from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
+from tests.support.clusters import Cluster
+from tests.support.model import SECOND, Limits, Model
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, Clock, by_header, settings
+from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings
 
-GRACE = 75.0
+SEEN, GOODBYE, LEFT, ERASED = Act.SEEN, Act.GOODBYE, Act.LEFT, Act.ERASED
+PEOPLE = ["ann", "bob", "cid"]
+GRACE = 75  # seconds
+WRITES = ["", "", "write", "fails before", "fails after", "loses all"]
+Deed = tuple[str, Act, int, str]
+"""Who, what, how many seconds ago, and whether it is written then.
+
+Two acts of a person never have the same moment. Of two goodbyes the first counts, or the second if
+they are written together, so a person says one at most.
+"""
+DEEDS = st.lists(
+    st.tuples(
+        st.sampled_from(PEOPLE),
+        st.sampled_from([SEEN, SEEN, GOODBYE, LEFT, ERASED]),
+        st.integers(0, 300),
+        st.sampled_from(WRITES),
+    ),
+    max_size=8,
+    unique_by=(
+        lambda deed: (deed[0], deed[2]),
+        lambda deed: (deed[0], deed[2] if deed[1] is not GOODBYE else "goodbye"),
+    ),
+)
+
+
+class Outage:
+    """Redis fails before it has written, or after."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.how, run = "", Driver.run
+
+        def failing(driver: Driver, *arguments: Any) -> Any:
+            how, self.how = self.how, ""
+            if how == "fails before":
+                raise PresenceUnavailable(how)
+            result = run(driver, *arguments)
+            if how == "fails after":
+                raise PresenceUnavailable(how)
+            return result
+
+        patch.setattr(Driver, "run", failing)
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+    return Outage(monkeypatch)
+
+
+def in_order(deeds: list[Deed]) -> Model:
+    """What a store holds to which each deed was written by itself, in the order of time."""
+    window = int(WINDOW) * SECOND
+    model = Model(Limits(window, window, 1000, int(WINDOW - GRACE) * SECOND))
+    for id, act, ago, _ in sorted(deeds, key=lambda deed: -deed[2]):
+        at = int(NOON - ago) * SECOND
+        seen = [(id, at, at, None)] if act is SEEN else []
+        departures = [] if act is SEEN else [(act, id, at, None)]
+        model.write(seen, departures, Write("A", int(NOON) * SECOND))
+    return model
+
+
+def is_said_by_somebody(deeds: list[Deed]) -> bool:
+    """Whether no goodbye follows a logout. It shows that somebody was there, if it comes first."""
+    for id, act, ago, _ in deeds:
+        before = [(at, each) for who, each, at, _ in deeds if who == id and at > ago]
+        if act is GOODBYE and before and min(before)[1] is not SEEN:
+            return False
+    return True
+
+
+def lost_again(*acts: Act, how: str) -> list[Deed]:
+    """Acts of somebody who was there, after which the server loses all data."""
+    hows = [*[how] * (len(acts) - 1), "loses all"]
+    deeds = [("ann", act, 9 - n, how) for n, (act, how) in enumerate(zip(acts, hows, strict=True))]
+    return [("ann", SEEN, 10, "write"), *deeds]
+
+
+def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> None:
+    @examples(
+        max_examples=150,
+        suppress_health_check=list(HealthCheck),
+        # To look for the shortest history that fails takes minutes.
+        phases=(Phase.explicit, Phase.generate),
+        database=None,
+    )
+    @given(deeds=DEEDS.filter(is_said_by_somebody))
+    # Departures are written again, whether they were written before.
+    @example(lost_again(GOODBYE, how=""))
+    @example(lost_again(GOODBYE, SEEN, how=""))
+    @example(lost_again(GOODBYE, SEEN, how="write"))
+    @example(lost_again(GOODBYE, LEFT, how=""))
+    @example(lost_again(GOODBYE, LEFT, how="write"))
+    @example(lost_again(LEFT, GOODBYE, how=""))  # the page of the logout is closed as well
+    @example(lost_again(LEFT, GOODBYE, how="write"))
+    # A request of before the logout is refused, and is not written again.
+    @example(
+        [*lost_again(LEFT, how="")[:1], ("ann", LEFT, 0, "write"), ("ann", SEEN, 5, "loses all")]
+    )
+    # A goodbye that was written before its sighting is repeated with it.
+    @example([("ann", GOODBYE, 3, "write"), ("ann", SEEN, 4, "write")])
+    def check(deeds: list[Deed]) -> None:
+        site = settings(valkey.url, f"t{uuid.uuid4().hex[:12]}", pulse_path="/pulse")
+        clock = Clock(NOON)
+        recorder = Recorder(site, background=False, clock=clock)
+        for id, act, ago, how in deeds:
+            recorder.record(("user", id), NOON - ago, NOON - ago, act)
+            if how == "loses all":
+                outage.how = ""
+                assert recorder.flush()
+                recorder.backend.driver.connect().flushdb()
+                recorder.health.lost_connection()  # so that it looks whether its data is there
+                recorder.run_once()
+            elif how:
+                outage.how = how.removeprefix("write")
+                recorder.flush()
+        outage.how = ""
+        assert recorder.flush(), recorder.stats()
+        expected, presence = in_order(deeds), Presence(site, clock=clock)
+        times = expected.last_seen(int(NOON) * SECOND)
+        for id in PEOPLE:
+            last_seen = presence.last_seen(id)
+            seen = 0 if last_seen is None else round(last_seen.timestamp() * SECOND)
+            # What is reported after a later logout is refused, and its time is lost.
+            has_left = any(who == id and act in (LEFT, ERASED) for who, act, _, _ in deeds)
+            assert seen <= times.get(id, 0) if has_left else seen == times.get(id, 0), id
+        ends = {lasts - ago for _, _, ago, _ in deeds for lasts in (GRACE, int(WINDOW))}
+        for later in sorted({0, *(end + n for end in ends if end > 0 for n in (-1, 1))}):
+            clock.now = NOON + later
+            online = sorted(visitor.id for visitor in presence.online())
+            assert online == sorted(expected.online(int(clock.now) * SECOND, int(WINDOW) * SECOND))
+        recorder.close()
+
+    check()
+
+
+# Logouts and goodbyes of processes.
 
 
 def comes(recorder: Recorder, name: str) -> None:
@@ -28,47 +170,13 @@ def comes(recorder: Recorder, name: str) -> None:
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
-    store: str, valkey: Server, start: Start
+    store: str, start: Start
 ) -> None:
-    worker = start(valkey.url, store=store)
+    worker = start(store=store)
     worker.clock.now += 100
     worker.recorder.record(("user", "ann"), worker.clock.now, NOON)
     worker.saw("ann", act=Act.LEFT, ago=2)
     assert worker.online() == []
-
-
-def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(
-    valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url, pulse_path="/pulse")
-    worker.saw("ann", act=Act.GOODBYE, ago=3)
-    worker.saw("ann", ago=4)
-    assert worker.is_online_until(NOON - 3 + GRACE)
-
-
-@pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])
-def test_a_user_who_returns_right_after_leaving_is_online_and_no_earlier_request_is(
-    valkey: Server, prefix: str, through: str
-) -> None:
-    app = wsgi.PresenceMiddleware(
-        lambda *_: [], settings=by_header(valkey.url, prefix, flush_interval="3m")
-    )
-    app.recorder.background = False
-    presence = app.presence if through == "the middleware" else Presence(app.recorder.settings)
-    for number in range(30):
-        name = f"user{number}"
-        comes(app.recorder, name)
-        assert app.recorder.flush()
-        slow = WsgiVisit(app.recorder, {"HTTP_X_USER": name})
-        presence.leave(name)
-        slow.end()
-        assert app.recorder.flush()
-        assert not presence.is_online(name)
-        comes(app.recorder, name)
-        assert app.recorder.flush()
-        assert presence.is_online(name), f"after {number} times"
-    assert set(app.recorder.stats().dropped) <= {"left"}
-    app.recorder.close()
 
 
 def asgi_logout(given: Settings, name: str) -> None:
@@ -195,3 +303,94 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         assert recorder.flush()
         assert not presence.is_online("ann")
     recorder.close()
+
+
+# What a server has lost.
+
+
+def test_after_a_restart_without_data_all_sightings_are_written_again_with_their_times(
+    own: Server, start: Start, store: str
+) -> None:
+    first, second = workers = [start(own.url, store=store) for _ in range(2)]
+    first.saw("ann", "bob")
+    second.saw("bob", "cy")
+    for worker in workers:
+        worker.looks()
+    own.stop()
+    own.start()
+    assert first.presence.count() == 0
+    for worker in workers:
+        worker.looks()
+        worker.writes()
+    assert first.presence.count() == 3
+    if store == "sorted-set":
+        assert second.presence.last_seen("ann") == moment_of(NOON)
+    for worker in workers:
+        assert worker.dropped == {}
+        assert worker.recorder.stats().recorded == 4
+
+
+def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
+    worker = start()
+    worker.saw("ann")
+    worker.clock.now += WINDOW + 300
+    (shard,) = worker.recorder.backend.stores["user"].all
+    # Another process cleans up, and forgets the processes that are silent.
+    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now))
+    worker.did("bob", act=LEFT)
+    worker.clock.now += 1
+    worker.saw("bob")
+    assert worker.recorder.stats().recorded == 2
+    assert worker.presence.is_online("bob")
+
+
+@pytest.mark.parametrize("writes_first", [False, True])
+def test_a_key_that_was_evicted_alone_is_written_again(
+    own: Server, client: Any, start: Start, prefix: str, *, writes_first: bool
+) -> None:
+    """As under `volatile-lru`. Another process may write to the shard before."""
+    worker, other = start(own.url), start(own.url)
+    worker.saw("ann")
+    client.delete(f"{prefix}:user:seen")
+    if writes_first:
+        other.saw("bob")
+    worker.recorder.health.lost_connection()  # so that it looks at once
+    worker.recorder.run_once()
+    worker.writes()
+    assert worker.online() == ["ann", "bob"][: 1 + writes_first]
+
+
+@pytest.mark.parametrize("place", ["cluster", "own"])
+def test_a_loss_is_looked_for_in_all_shards(
+    place: str, request: pytest.FixtureRequest, start: Start
+) -> None:
+    server: Cluster | Server = request.getfixturevalue(place)
+    worker, names = start(server.url, shards=6), [f"user{n}" for n in range(60)]
+    worker.saw(*names)
+    worker.looks()
+    if isinstance(server, Cluster):
+        server.primaries[1].ask("FLUSHALL")
+        assert 30 < worker.presence.count() < 50
+        worker.looks()
+    else:
+        worker.recorder.backend.driver.connect().flushall()
+        worker.clock.now += 1
+        worker.did("user0")  # whose write shows the loss
+        worker.recorder.run_once()
+    worker.writes()
+    assert worker.online() == sorted(names)
+    most = 121 if place == "own" else 99
+    assert worker.recorder.stats().recorded <= most, "no more than was lost"
+
+
+def test_remembered_sightings_never_exceed_the_configured_limit(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker = start(own.url, max_pending=10)
+    for name in ("user", "more"):
+        worker.saw(*(f"{name}{n}" for n in range(8)))
+    worker.looks()
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.presence.count() == 10

@@ -88,25 +88,18 @@ def read(source: GrowingLog) -> list[bytes]:
     return lines
 
 
-def test_a_log_is_followed_from_its_end(growing: Growing, log: Log) -> None:
-    log.write(b"one\ntwo\nbeg")
-    source = growing()
-    assert read(source) == []
-    log.write(b"un\nnext")
-    assert read(source) == [b"begun"]
-    log.write(b"\n")
-    assert read(source) == [b"next"]
-
-
-def test_a_log_that_ends_amid_a_long_line_is_followed_from_that_line(
-    growing: Growing, log: Log
+@pytest.mark.parametrize("line", [b"begun", line(MINUTE, path=f"/{'x' * 999}").strip()])
+def test_a_log_is_followed_from_the_line_in_which_it_ends(
+    growing: Growing, log: Log, line: bytes
 ) -> None:
     """A server that buffers its log writes parts of lines."""
-    whole = line(MINUTE, path=f"/{'x' * 999}")
-    log.write(line(MINUTE) + whole[:900])
+    log.write(b"one\ntwo\n" + line[:-2])
     source = growing()
-    log.write(whole[900:])
-    assert read(source) == [whole.removesuffix(b"\n")]
+    assert read(source) == []
+    log.write(line[-2:] + b"\nnext")
+    assert read(source) == [line]
+    log.write(b"\n")
+    assert read(source) == [b"next"]
 
 
 def test_a_renamed_log_is_read_to_its_end_and_then_for_a_minute(growing: Growing, log: Log) -> None:
@@ -276,54 +269,46 @@ NGINX = {
     "http_referer": "http://from.example/",
     "http_user_agent": "Firefox",
 }
+FOUND = {"address": "192.0.2.7", "method": "GET", "path": "/café"}
+FOUND |= {"user": "éve 愛", "user_agent": "Firefox"}
 TIMES = ["2026-01-05T12:00:30Z", "2026-01-05T13:00:30+01:00", 1767614430520, "1767614430.123"]
+WITHOUT_HEADERS: list[Any] = [None, {}, {"Accept": [], "User-Agent": None}]
+JSON: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (CADDY, {}),
+    (NGINX, {}),
+    *(({**CADDY, "ts": time}, {}) for time in TIMES),
+    # Some servers write é as it is, others as \\u00e9. A byte may also be no UTF-8.
+    *(({**CADDY, "user_id": user}, {"user": user}) for user in ("éve", "ÿ", "愛", "é\udce9")),
+    # A filter of Caddy's log removes headers.
+    *(
+        ({**CADDY, "request": {**CADDY["request"], "headers": left}}, {"user_agent": None})
+        for left in WITHOUT_HEADERS
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "fields", [CADDY, NGINX, *({**CADDY, "ts": time} for time in TIMES)], ids=str
-)
+@pytest.mark.parametrize(("fields", "differs"), JSON, ids=str)
 @pytest.mark.parametrize("is_escaped", [True, False])
-def test_lines_of_json_are_read(fields: dict[str, Any], *, is_escaped: bool) -> None:
-    found = parse(json.dumps(fields, ensure_ascii=is_escaped).encode())
+def test_lines_of_json_are_read(
+    fields: dict[str, Any], differs: dict[str, Any], *, is_escaped: bool
+) -> None:
+    text = json.dumps(fields, ensure_ascii=is_escaped)
+    found = parse(text.encode(errors="surrogateescape"))
     assert found
-    request = found.request
+    request, expected = found.request, {**FOUND, **differs}
     assert found.at == 1767614430
-    assert (request.address, request.method, request.path) == ("192.0.2.7", "GET", "/café")
-    assert (request.user, request.user_agent) == ("éve 愛", "Firefox")
-    assert request.header("referer") == "http://from.example/"
+    assert {name: getattr(request, name) for name in expected} == expected
+    referer = "http://from.example/" if expected["user_agent"] else None
+    assert request.header("referer") == referer
     refused = parse(json.dumps({**fields, "status": 401}).encode())
     assert refused
     assert refused.request.user is None
 
 
-@pytest.mark.parametrize("user", ["éve", "ÿ", "愛", "é\udce9"])
-def test_a_name_in_json_is_the_same_however_it_is_written(user: str) -> None:
-    """Some servers write é as it is, others as \\u00e9. A byte may also be no UTF-8."""
-    written = json.dumps({**CADDY, "user_id": user}, ensure_ascii=False)
-    for line in (
-        written.encode(errors="surrogateescape"),
-        json.dumps(json.loads(written)).encode(),
-    ):
-        found = parse(line)
-        assert found
-        assert found.request.user == user
-
-
-@pytest.mark.parametrize("headers", [None, {}, {"Accept": [], "User-Agent": None}])
-def test_headers_may_be_missing_in_json(headers: Any) -> None:
-    """A filter of Caddy's log removes them."""
-    found = parse(
-        json.dumps({**CADDY, "request": {**CADDY["request"], "headers": headers}}).encode()
-    )
-    assert found
-    assert (found.request.address, found.request.user_agent) == ("192.0.2.7", None)
-
-
 def test_half_a_character_in_json_hides_nobody() -> None:
     """Some servers write a User-Agent that they cut off within a character."""
-    found = parse(
-        json.dumps({**NGINX, "remote_user": "a\ud83d", "request": "GET /\ude00 x"}).encode()
-    )
+    half = {**NGINX, "remote_user": "a\ud83d", "request": "GET /\ude00 x"}
+    found = parse(json.dumps(half).encode())
     assert found
     assert (found.request.user, found.request.path) == ("a\ufffd", "/\ufffd")
 
@@ -348,33 +333,29 @@ def test_other_json_is_unreadable(text: str) -> None:
     assert parse(text.encode()) is None
 
 
-def follow_pipe(given: bytes, **variables: str) -> "subprocess.CompletedProcess[bytes]":
-    command = [*COMMAND, "follow", "-"]
-    return subprocess.run(
-        command, input=given, stderr=subprocess.PIPE, env=environment(**variables), timeout=60
-    )
-
-
-def test_a_pipe_is_followed_to_its_end(
-    variables: dict[str, str], valkey: Server, prefix: str
+@pytest.mark.parametrize(
+    ("is_served", "status", "said"),
+    [
+        (
+            True,
+            0,
+            ["the format is combined", "no known format: 'garbage'", "lines: 2; in no known"],
+        ),
+        (False, 3, ["1 sightings unwritten"]),
+    ],
+)
+def test_a_pipe_is_followed_to_its_end_and_an_outage_has_a_status_of_its_own(
+    variables: dict[str, str], *, is_served: bool, status: int, said: list[str]
 ) -> None:
+    if not is_served:
+        variables["PRESENCE_REDIS_URL"] = f"redis://127.0.0.1:{free_port()}"
+    env = environment(**variables)
     given = b"garbage\n" + line(time.time(), "ann").strip()
-    found = follow_pipe(given, **variables)
-    assert found.returncode == 0
-    assert Presence(settings(valkey.url, prefix)).is_online("ann")
-    for text in (
-        "the format is combined",
-        "no known format: 'garbage'",
-        "lines: 2; in no known format: 1;",
-    ):
-        assert text in found.stderr.decode()
-
-
-def test_a_pipe_that_ends_in_an_outage_has_a_status_of_its_own(variables: dict[str, str]) -> None:
-    unserved = {**variables, "PRESENCE_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
-    found = follow_pipe(line(time.time(), "ann"), **unserved)
-    assert found.returncode == 3
-    assert found.stderr.count(b"1 sightings unwritten") == 1
+    command = [*COMMAND, "follow", "-"]
+    found = subprocess.run(command, input=given, stderr=subprocess.PIPE, env=env, timeout=60)
+    assert found.returncode == status
+    assert [found.stderr.decode().count(text) for text in said] == [1] * len(said)
+    assert not is_served or Presence(Settings.from_env(variables)).is_online("ann")
 
 
 def has_ipv6() -> bool:

@@ -15,7 +15,7 @@ from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State, exchange_wsgi
 from tests.support.backends import Server, client_of
 from tests.support.hiding import HIDDEN
-from tests.support.statuses import FIREFOX
+from tests.support.statuses import Call
 from tests.support.timed_site import Clock
 
 TOKEN = "the-token-of-the-board"
@@ -38,19 +38,13 @@ WAYS = {"handler": CODE, "layer": CODE, "function": FUNCTION, "no way": CODE}
 
 
 @dataclass
-class Page:
+class Page(Call):
     """A request of the site, and what the handler does."""
 
-    headers: dict[str, str]
-    path: str = "/"
     asks: bool = False
     """True if the handler asks who is online."""
     seconds: float = 0.0
     """How long the handler takes before it names its user. Others are written meanwhile."""
-    failure: Exception | None = None
-    """Raised in place of a response."""
-    method: str = "GET"
-    query: str = ""
 
 
 class Site:
@@ -93,12 +87,7 @@ class Site:
         yield b"b"
 
     def serve(self, page: Page) -> None:
-        environ: dict[str, Any] = {"REQUEST_METHOD": page.method, "QUERY_STRING": page.query}
-        environ |= {"SCRIPT_NAME": "", "PATH_INFO": page.path, "page": page}
-        environ["REMOTE_ADDR"] = "192.0.2.7"
-        for name, value in page.headers.items():
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
-        exchange_wsgi(self.wrapped, environ)
+        exchange_wsgi(self.wrapped, {**page.request.environ(), "page": page})
 
 
 def settings_of(server: Server, prefix: str, identity: str, store: str) -> Settings:
@@ -111,7 +100,7 @@ def settings_of(server: Server, prefix: str, identity: str, store: str) -> Setti
 
 def visits() -> Iterator[Page]:
     """Yield each sort of request that the invisible person makes."""
-    mine = {"User-Agent": FIREFOX, "X-User": HIDDEN}
+    mine = {"X-User": HIDDEN}
     yield Page(mine)
     yield Page(mine, asks=True)
     yield Page(mine, seconds=4)
@@ -125,17 +114,17 @@ def visits() -> Iterator[Page]:
 
 def signal(user: str, said: str) -> Page:
     """Return a pulse or a goodbye of a page."""
-    headers = {"User-Agent": FIREFOX, "X-User": user, "Sec-Fetch-Site": "same-origin"}
-    return Page(headers, "/pulse", method="POST", query=f"presence={said}")
+    headers = {"X-User": user, "Sec-Fetch-Site": "same-origin"}
+    return Page(headers, f"/pulse?presence={said}", "POST")
 
 
 def others() -> Iterator[Page]:
     """Yield the requests of visible people."""
-    yield Page({"User-Agent": FIREFOX, "X-User": "ann"}, "/t/1")
-    yield Page({"User-Agent": FIREFOX, "X-User": "bob"}, asks=True)
-    yield Page({"User-Agent": FIREFOX})
+    yield Page({"X-User": "ann"}, "/t/1")
+    yield Page({"X-User": "bob"}, asks=True)
+    yield Page()
     yield Page({"User-Agent": "Googlebot/2.1"})
-    yield Page({"User-Agent": FIREFOX, "X-User": "bob"}, "/logout")
+    yield Page({"X-User": "bob"}, "/logout")
 
 
 def live(site: Site, *, is_visited: bool) -> None:
@@ -256,7 +245,7 @@ def ids_under_user(site: Site) -> set[bytes]:
 def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
     valkey: Server, prefix: str
 ) -> None:
-    page = Page({"User-Agent": FIREFOX, "X-User": HIDDEN})
+    page = Page({"X-User": HIDDEN})
     with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "no way")) as site:
         presence = Presence(site.settings, clock=site.clock)
         site.serve(page)
@@ -278,7 +267,7 @@ def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_to
     valkey: Server, prefix: str
 ) -> None:
     with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "handler")) as site:
-        site.serve(Page({"User-Agent": FIREFOX, "X-User": HIDDEN}, "/t/1"))
+        site.serve(Page({"X-User": HIDDEN}, "/t/1"))
         site.pass_time(70)
         nobody = {"user": 0, "guest": 0}
         for path, shown in (

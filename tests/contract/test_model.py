@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from presence_middleware import Presence, PresenceUnavailable, Sighting
+from presence_middleware.identity.ids import normalize_id
 from presence_middleware.stores import (
     NOWHERE,
     Act,
@@ -36,6 +37,12 @@ from tests.support.timed_site import Blocking, Clock
 
 NOON, WINDOW, KEEP = 1_767_614_400, 600, 4000
 PEOPLE = ["ann", "bob", "cid"]
+TEXTS = [
+    *["jürgen", "小明", "🦊", "a b", "{tag}", "}{", "line\nbreak", "nul\0byte", "tab\there", '"'],
+    *["'", "-inf", "+inf", "(5", "[a", "*", "0", "007", "1e3", "LIMIT", "x" * 256, "é" * 128],
+    *["é" * 129, "x" * 257, "y" * 5000, "\udcff"],
+]
+"""Any text is an id: each history names these people by some of them. Long ones are shortened."""
 ROOMS = ["", "/t/1", "chat:7"]
 KEYS = ["seen", "bye", "gone", "left"]
 LOST = [*KEYS, "writers", "at", "moved", "progress", "changes"]
@@ -50,12 +57,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "everything": EVENTS | IN_ROOMS | PULSE,
 }
 
-ids = st.sampled_from(PEOPLE)
+people = st.sampled_from(PEOPLE)
 processes = st.sampled_from(["A", "B"])
 later = st.tuples(st.sampled_from([0, 1, 10, 100, 400, 606, 3000]), st.booleans())
 sightings = st.lists(
     st.tuples(
-        ids,
+        people,
         st.sampled_from([0, 0, 0, 1, 30, 100, 500, 600, 700]),  # seconds ago
         st.sampled_from([0, 0, 1, 100]),  # for so long, its connection is open
         st.one_of(st.none(), st.integers(0, 2)),  # the room that was entered
@@ -67,7 +74,7 @@ sightings = st.lists(
 departures = st.lists(
     st.tuples(
         st.sampled_from([Act.GOODBYE, Act.LEFT, Act.ERASED]),
-        ids,
+        people,
         st.sampled_from([0, 0, 2, 100, 500]),  # seconds ago
         st.sampled_from([None, None, 0, 50]),  # so long before, the process had seen the id
     ),
@@ -85,18 +92,16 @@ class Machine(RuleBasedStateMachine):
         room_for=st.sampled_from([1000, 2]),
         is_kept=st.booleans(),
         step=st.sampled_from([1, 2, 1000]),
+        texts=st.lists(st.sampled_from(TEXTS), min_size=3, max_size=3, unique=True),
     )
-    def begin(self, room_for: int, step: int, *, is_kept: bool) -> None:
+    def begin(self, room_for: int, step: int, texts: list[str], *, is_kept: bool) -> None:
         """Open a site; `step` bounds what one command looks up, sweeps or lists."""
-        self.stack = ExitStack()
+        self.stack, self.texts = ExitStack(), dict(zip(PEOPLE, texts, strict=True))
+        self.ids = {who: normalize_id(text) for who, text in self.texts.items()}
+        self.people = sorted(self.ids.values())
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        for module, name in (
-            (sorted_set, "LOOKED_UP"),
-            (sorted_set, "COMPARED"),
-            (sorted_set, "SWEPT"),
-            (sorted_set, "PAGE"),
-        ):
-            patch.setattr(module, name, step)
+        for name in ("LOOKED_UP", "COMPARED", "SWEPT", "PAGE"):
+            patch.setattr(sorted_set, name, step)
         given = timed_site.settings(
             self.url,
             f"t{uuid.uuid4().hex[:12]}",
@@ -151,6 +156,8 @@ class Machine(RuleBasedStateMachine):
     def write(self, process: str, later: Any, sightings: list[Any], departures: list[Any]) -> None:
         """Let time pass, perhaps let somebody read, and write what a process has seen."""
         seconds, is_read = later
+        sightings = [(self.ids[who], *rest) for who, *rest in sightings]
+        departures = [(act, self.ids[who], *rest) for act, who, *rest in departures]
         self.clock.now += seconds
         if is_read and self.has_rooms:
             self.readers_know_who_is_in_a_room()
@@ -186,13 +193,14 @@ class Machine(RuleBasedStateMachine):
             # Whoever is offline with a goodbye so late leaves the room now, or when somebody reads.
             self.readers_know_who_is_in_a_room()
 
-    @rule(id=ids, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
-    def a_site_acts(self, id: str, act: Act) -> None:
+    @rule(who=people, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
+    def a_site_acts(self, who: str, act: Act) -> None:
+        id = self.ids[who]
         shard, moment = self.of(id), self.now
         departure = act, id, moment, None
         if act is not Act.SEEN:
             if self.has_ids:
-                (self.ask.leave if act is Act.LEFT else self.ask.forget)(id)
+                (self.ask.leave if act is Act.LEFT else self.ask.forget)(self.texts[who])
                 self.models[shard].write([], [departure], None)
                 keys = [f"{shard.name}:{key}" for key in ("at", "moved")]
                 is_kept = any(self.run(send("ZSCORE", key, id)) is not None for key in keys)
@@ -205,7 +213,7 @@ class Machine(RuleBasedStateMachine):
             if is_full:
                 error = pytest.raises(PresenceUnavailable, match="PRESENCE_MAX_MEMBERS")
                 refusal.enter_context(error)
-            self.ask.touch(id)
+            self.ask.touch(self.texts[who])
 
     @precondition(lambda self: self.is_followed and not self.has_rooms)
     @rule(seconds=st.sampled_from([1, 100, 300, 1000]))
@@ -246,7 +254,7 @@ class Machine(RuleBasedStateMachine):
         listed = [who.id for who in self.ask.online(limit=None)]
         assert listed == self.listed(WINDOW)
         assert self.ask.count() == len(listed)
-        assert self.known(self.ask.last_seen_among(PEOPLE)) == self.last_seen()
+        assert self.known(self.ask.last_seen_among(self.people)) == self.last_seen()
 
     def online(self, window: int) -> list[list[str]]:
         return [model.online(self.now, window * SECOND) for model in self.models.values()]
@@ -267,8 +275,8 @@ class Machine(RuleBasedStateMachine):
         return {id: round(at.timestamp() * SECOND) for id, at in found.items() if at}
 
     @precondition(lambda self: self.has_ids)
-    @rule(limit=st.integers(1, 3), window=st.sampled_from([60, 120, WINDOW]), id=ids)
-    def somebody_reads(self, limit: int, window: int, id: str) -> None:
+    @rule(limit=st.integers(1, 3), window=st.sampled_from([60, 120, WINDOW]), who=people)
+    def somebody_reads(self, limit: int, window: int, who: str) -> None:
         expected, last_seen = self.listed(window), self.last_seen()
         listed = list[Sighting]()
         while page := self.ask.online(
@@ -276,9 +284,9 @@ class Machine(RuleBasedStateMachine):
         ):
             assert page[-1] not in listed
             listed += page
-        assert [who.id for who in listed] == expected
-        for who in listed if self.is_exact else ():
-            assert who.last_seen == moment_of(last_seen[who.id] / SECOND)
+        assert [seen.id for seen in listed] == expected
+        for seen in listed if self.is_exact else ():
+            assert seen.last_seen == moment_of(last_seen[seen.id] / SECOND)
         if self.is_exact and self.kind.keep_seconds > KEEP:
             since = self.now - 2 * WINDOW * SECOND
             # A goodbye hides its last-seen time until the next sweep.
@@ -286,13 +294,14 @@ class Machine(RuleBasedStateMachine):
             active = [at for times in held for at in times.values() if at > since]
             assert self.ask.active(2 * WINDOW) == len(active)
         assert self.ask.count(window=window) == len(expected)
-        among = ["nobody", *PEOPLE[::-1], "ann"]
+        id, reverse = self.ids[who], self.people[::-1]
+        among = ["nobody", *reverse, id]
         assert list(self.ask.last_seen_among(among)) == among[:-1]
         assert self.ask.online_among(among, window=window) == [
-            each for each in PEOPLE[::-1] if each in expected
+            each for each in reverse if each in expected
         ]
-        assert self.ask.is_online(id, window=window) == (id in expected)
-        assert self.known({id: self.ask.last_seen(id)}) == {
+        assert self.ask.is_online(self.texts[who], window=window) == (id in expected)
+        assert self.known({id: self.ask.last_seen(self.texts[who])}) == {
             each: at for each, at in last_seen.items() if each == id
         }
 
@@ -398,64 +407,55 @@ def test_a_store_does_what_its_model_does_after_many_histories(
     check(backend, store, mode, features, 10 * examples, is_random=True)
 
 
-COMES: tuple[Any, ...] = ("A", (1, False), [("ann", 0, 0, None, 0)], [])
+def wrote(process: str, later: int, *seen: Any, left: Any = (), is_read: bool = False) -> Any:
+    """Return a write of a process: sightings of (who, ago, open for, room, before), departures."""
+    return process, (later, is_read), [(*each, None, 0)[:5] for each in seen], [*left]
+
+
+COMES, ENTERS = wrote("A", 1, ("ann", 0, 0)), wrote("A", 1, ("ann", 0, 0, 1, 0))
 RARE: dict[str, tuple[str, list[Any]]] = {
-    "an older sighting comes late": (
-        "plain",
-        [COMES, ("B", (1, False), [("ann", 100, 0, None, 0)], [])],
-    ),
+    "an older sighting comes late": ("plain", [COMES, wrote("B", 1, ("ann", 100, 0))]),
     "a logout comes after the erasure": (
         "plain",
         [
             COMES,
-            ("A", (1, False), [], [(Act.ERASED, "ann", 0, None)]),
-            ("B", (1, False), [], [(Act.LEFT, "ann", 0, 50)]),
+            wrote("A", 1, left=[(Act.ERASED, "ann", 0, None)]),
+            wrote("B", 1, left=[(Act.LEFT, "ann", 0, 50)]),
         ],
     ),
     "a return in the instant of a goodbye": (
         "pulse",
         [
-            ("A", (1, False), [("bob", 1, 0, None, 0), ("ann", 0, 0, None, 0)], []),
-            ("A", (0, False), [], [(Act.GOODBYE, "ann", 0, None)]),
-            ("A", (0, False), [("ann", 0, -1, None, 0)], []),
+            wrote("A", 1, ("bob", 1, 0), ("ann", 0, 0)),
+            wrote("A", 0, left=[(Act.GOODBYE, "ann", 0, None)]),
+            wrote("A", 0, ("ann", 0, -1)),
         ],
     ),
     "an older sighting comes after the goodbye": (
         "pulse",
         [
             COMES,
-            ("A", (10, False), [], [(Act.GOODBYE, "ann", 0, None)]),
-            ("B", (1, False), [("ann", 5, 0, None, 0)], []),
+            wrote("A", 10, left=[(Act.GOODBYE, "ann", 0, None)]),
+            wrote("B", 1, ("ann", 5, 0)),
         ],
     ),
-    "a return without a page after a reader saw the room empty": (
-        "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (606, True), [("ann", 0, 0, None, 0)], []),
-        ],
-    ),
-    "a late write after a reader saw the room empty": (
-        "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (606, True), [("ann", 100, 0, None, 0)], []),
-        ],
-    ),
+    **{
+        f"a {late} after a reader saw the room empty": (
+            "rooms",
+            [ENTERS, wrote("A", 606, ("ann", ago, 0), is_read=True)],
+        )
+        for late, ago in (("return without a page", 0), ("late write", 100))
+    },
     "a logout comes after a request that followed it": (
         "rooms",
-        [
-            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
-            ("A", (10, False), [("ann", 0, 0, None, 0)], []),
-            ("B", (1, False), [], [(Act.LEFT, "ann", 2, None)]),
-        ],
+        [ENTERS, wrote("A", 10, ("ann", 0, 0)), wrote("B", 1, left=[(Act.LEFT, "ann", 2, None)])],
     ),
     "a page was entered before the logout": (
         "rooms",
         [
             COMES,
-            ("A", (1, False), [], [(Act.LEFT, "ann", 0, None)]),
-            ("B", (10, False), [("ann", 0, 0, 1, 100)], []),
+            wrote("A", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            wrote("B", 10, ("ann", 0, 0, 1, 100)),
         ],
     ),
 }
@@ -467,11 +467,11 @@ def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
     backend: Backend, features: str, writes: list[Any]
 ) -> None:
     machine = type("Machine", (Machine,), {"url": backend.url, "features": FEATURES[features]})()
-    machine.begin(room_for=1000, step=1000, is_kept=True)
+    machine.begin(room_for=1000, step=1000, texts=PEOPLE, is_kept=True)
     for each in writes:
         machine.write(*each)
         machine.readers_know_who_is_online()
-        machine.somebody_reads(limit=1, window=WINDOW, id="ann")
+        machine.somebody_reads(limit=1, window=WINDOW, who="ann")
         machine.keys_hold_what_the_model_holds()
         if machine.has_rooms:
             machine.readers_know_who_is_in_a_room()

@@ -17,7 +17,6 @@ from presence_middleware import (
     EventsLost,
     Presence,
     PresenceUnavailable,
-    QueryError,
     Settings,
 )
 from presence_middleware.backend import Backend
@@ -213,17 +212,6 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     first.close()
     thread.join()
     assert len(received) == 2
-
-
-def test_invalid_names_and_a_name_with_a_cursor_are_refused(plain: Site) -> None:
-    names: list[Any] = ["", "a b", "é", "x" * 65, 5, b"mailer", "a\n"]
-    for name in names:
-        with pytest.raises(QueryError, match="name is "):
-            plain.presence.events(name=name)
-    with pytest.raises(QueryError, match="name or after"):
-        plain.presence.events(name="mailer", after="1-1.1")
-    for name in ("a", "Az_09.:-", "x" * 64):
-        plain.presence.events(name=name).close()
 
 
 def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:

@@ -1,5 +1,6 @@
-"""A real Cluster: the owners of keys, and recording while nodes are away or keys move."""
+"""Shards and a real Cluster: the owners of keys, and recording while nodes are away."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -17,13 +18,89 @@ from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, keys
+from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import client_of, wait_until
+from tests.support import timed_site
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
 from tests.support.servers import ROOT
-from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import Clock
+
+
+def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    old = timed_site.settings(valkey.url, prefix, shards=4)
+    with timed_site.opened(old) as site:
+        site.saw("ann")
+    new = timed_site.settings(valkey.url, prefix)
+    recorder = Recorder(new, clock=clock)
+    recorder.background = False
+    with caplog.at_level(logging.WARNING, "presence_middleware"):
+        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+        assert not recorder.flush()
+    refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
+    assert f"{prefix}:meta" in caplog.text
+    for ask in ("count", "online"):
+        with pytest.raises(PresenceUnavailable, match=refusal):
+            getattr(Presence(new, clock=clock), ask)()
+    for ask in ("touch", "leave", "forget", "last_seen"):
+        with pytest.raises(PresenceUnavailable, match=refusal):
+            getattr(Presence(new, clock=clock), ask)("bob")
+    client_of(new.redis_url).delete(f"{prefix}:meta")
+    assert recorder.flush()
+    assert Presence(new, clock=clock).is_online("bob")
+    with pytest.raises(PresenceUnavailable, match="PRESENCE_SHARDS=4, but keys are spread over 1"):
+        Presence(old, clock=clock).count()
+    recorder.close()
+
+
+def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
+    valkey: Server, prefix: str
+) -> None:
+    with timed_site.opened(timed_site.settings(valkey.url, prefix)) as site:
+        site.saw("ann")
+        redis = client_of(site.settings.redis_url)
+        redis.set(f"{prefix}:meta", 8, ex=600)
+        site.clock.now += LAYOUT_TRUSTED_SECONDS + 1
+        with pytest.raises(AssertionError, match="spread over 8"):
+            site.saw("bob")
+        assert redis.zscore(f"{prefix}:user:seen", "bob") is None
+
+
+def test_a_reader_writes_nothing(valkey: Server, prefix: str) -> None:
+    with timed_site.opened(timed_site.settings(valkey.url, prefix, shards=2)) as site:
+        site.presence.counts()
+        site.presence.last_seen("ann")
+        assert site.held() == {}
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+@pytest.mark.parametrize("limit", [1, 20, 60])
+def test_the_first_ids_are_listed_even_if_one_shard_has_them_all(
+    valkey: Server, prefix: str, store: str, limit: int
+) -> None:
+    with timed_site.opened(timed_site.settings(valkey.url, prefix, store=store, shards=4)) as site:
+        shards = Backend(site.settings).stores["user"]
+        ids = [f"id{n:03}" for n in range(200)]
+        first = [id for id in ids if shards.shard_for(id) is shards.all[0]]
+        others = [id for id in ids if id not in first]
+        if store == "minute-sets":  # which lists by id
+            others = [f"later{id}" for id in others]
+        site.saw(*others, ago=100)
+        site.saw(*first, ago=10)
+        listed = [who.id for who in site.presence.online(limit=limit)]
+    everybody = sorted(first, reverse=True) + sorted(others, reverse=True)
+    if store == "minute-sets":
+        everybody = sorted(first + others)
+    assert listed == everybody[:limit]
+
+
+# A real Cluster.
+
 
 SHARDS = 6
 PEOPLE = [f"user{number}" for number in range(60)]
@@ -283,19 +360,3 @@ def test_the_doctor_looks_at_each_node_and_at_the_balance(
     assert "shards: 6, 2 on each of 3 nodes" in told
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
     site.recorder.close()
-
-
-def test_an_address_without_a_cluster_costs_no_longer_timeout(prefix: str) -> None:
-    url = "redis+cluster://ann:secret@127.0.0.1:1,127.0.0.1:2"
-    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
-    refused = pytest.raises(PresenceUnavailable, match="cannot be connected")
-    with Stopwatch() as watch, refused as raised:
-        Presence(settings).count()
-    assert watch.seconds < 2
-    assert "secret" not in f"{raised.value}{settings}"
-
-
-def test_an_invalid_address_is_refused() -> None:
-    for end in ("", "h/1", "h?db=1", "h:x", "h/service/0", "h?timeouts=1", "a@b@c"):
-        with pytest.raises(SettingsError, match=r"redis\+cluster://"):
-            Settings.from_env({}, redis_url=f"redis+cluster://{end}")

@@ -329,19 +329,33 @@ def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: P
 # Ending
 
 
-def test_killed_users_leave_nothing_but_the_data(directory: Path) -> None:
-    for expected in (1, 2):
+@pytest.mark.parametrize("killed", ["the users", "the server", "the supervisor and the users"])
+def test_a_kill_leaves_nothing_but_all_that_was_written(directory: Path, killed: str) -> None:
+    for life in range(2):
         with User(directory, SERVE_AND_WAIT) as first, User(directory, SERVE_AND_WAIT) as second:
             assert first.line() == second.line()
             with connect(directory) as client:
-                assert client.incr("n") == expected
+                assert client.get("n") == (str(life) if life else None)
+                assert client.smembers("online") == set()
+                assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+                client.save()  # a snapshot that is older than the journal is not loaded
+                client.incr("n")
+                client.sadd("online", "ann")
+                client.srem("online", "ann")
+                wait_until(lambda: is_written(client))
+            if killed == "the server":
+                kill(directory, "supervisor", "server")
+            elif killed != "the users":
+                kill(directory, "supervisor")
             embedded.release(directory)
             for user in (first, second):
-                assert is_shared(directory)
+                assert killed != "the users" or is_shared(directory)
                 user.process.kill()
                 user.process.wait(10)
         wait_until_gone(directory)
-        assert not (directory / "server.sock").exists()
+        assert killed != "the users" or not (directory / "server.sock").exists()
+        with pytest.raises(PresenceUnavailable):
+            embedded.serve(directory, start=False)
 
 
 def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
@@ -455,31 +469,6 @@ def test_a_supervisor_that_ends_is_replaced_together_with_its_server(
     wait_until(is_kept)
     wait_until(lambda: set(processes(directory)) == ALL)
     assert not set(processes(directory).values()) & set(before.values())
-
-
-def test_users_that_end_after_their_supervisor_was_killed_leave_nothing(directory: Path) -> None:
-    with User(directory, SERVE_AND_WAIT) as user:
-        user.line()
-        kill(directory, "supervisor")
-        user.process.kill()
-        wait_until_gone(directory)
-
-
-def test_a_killed_server_loses_nothing_that_was_written(directory: Path) -> None:
-    for life in range(2):
-        with connect(directory) as client:
-            assert client.get("n") == (str(life) if life else None)
-            assert client.smembers("online") == set()
-            assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
-            client.save()  # a snapshot that is older than the journal is not loaded
-            client.incr("n")
-            client.sadd("online", "ann")
-            client.srem("online", "ann")
-            wait_until(lambda: is_written(client))
-        kill(directory, "supervisor", "server")
-        wait_until_gone(directory)
-        with pytest.raises(PresenceUnavailable):
-            embedded.serve(directory, start=False)
 
 
 def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) -> None:

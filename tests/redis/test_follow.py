@@ -1,4 +1,4 @@
-"""`events()`: what an iterator receives, what it misses, how it ends, and what it costs."""
+"""Events: who comes and goes is announced once, and what an iterator receives and costs."""
 
 import asyncio
 import gc
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,15 +21,18 @@ from presence_middleware import (
     PresenceUnavailable,
     QueryError,
     Settings,
+    SettingsError,
+    UnsupportedQuery,
 )
 from presence_middleware.backend import Backend
 from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
+from presence_middleware.people import Room
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import moment_of
-from tests.support.acts import record
+from presence_middleware.stores import Plan, Position, moment_of, room_number
+from tests.support.acts import record, send
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
@@ -36,8 +40,11 @@ from tests.support.follower import Follower
 from tests.support.memory import traced
 from tests.support.timed_site import NOON, WINDOW, settings
 
-TICK = 0.05  # seconds between two reads, instead of one second
+GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
 Open = Callable[..., FollowedSite]
+
+
+TICK = 0.05  # seconds between two reads, instead of one second
 Follow = Callable[[FollowedSite], Follower]
 
 
@@ -47,11 +54,12 @@ def feeds_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(own: Server, prefix: str, stack: ExitStack) -> Open:
-    """Opens sites, which end with the test."""
+def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: ExitStack) -> Open:
+    """Opens sites, which end with the test, on the server of its own if the test has one."""
+    server: Server = request.getfixturevalue("own") if "own" in request.fixturenames else valkey
 
     def open_site(**given: Any) -> FollowedSite:
-        site = FollowedSite(own.url, prefix, **given)
+        site = FollowedSite(server.url, prefix, **given)
         stack.callback(site.close)
         stack.callback(site.presence.backend.close_events)
         return site
@@ -59,14 +67,214 @@ def opened(own: Server, prefix: str, stack: ExitStack) -> Open:
     return open_site
 
 
+@pytest.fixture(params=[1, 16])
+def opens(opened: Open, request: pytest.FixtureRequest) -> Open:
+    """Opens sites with one shard or with many."""
+    return lambda **given: opened(**{"shards": request.param, **given})
+
+
 @pytest.fixture
 def site(opened: Open) -> FollowedSite:
     return opened()
 
 
-@pytest.fixture(params=[1, 16])
-def sharded(opened: Open, request: pytest.FixtureRequest) -> FollowedSite:
-    return opened(shards=request.param)
+@pytest.fixture
+def sharded(opens: Open) -> FollowedSite:
+    return opens()
+
+
+# What is announced.
+
+
+def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
+    """Return what is announced after some seconds and a sweep."""
+    site.clock.now += seconds
+    site.sweep()
+    return site.announced()
+
+
+def test_events_that_are_turned_on_announce_nobody_who_is_there(opens: Open) -> None:
+    opens(events=()).saw("ann", "gone", ago=10)
+    site = opens()
+    site.sweep()
+    site.saw("ann", "bob")
+    assert site.announced() == [("+bob", 0)]
+    assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
+
+
+def test_processes_with_different_windows_lose_no_events(opens: Open) -> None:
+    """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
+    before, after_deploy = opens(), opens(window=2 * WINDOW)
+    before.saw("ann")
+    before.sweep()
+    before.announced()
+    for _ in range(3):
+        before.clock.now += GONE / 2
+        after_deploy.clock.now = before.clock.now
+        after_deploy.sweep()
+        before.sweep()
+        before.saw("bob")
+    assert before.announced() == [("+bob", GONE / 2), ("-ann", 0)]
+
+
+def test_a_lower_limit_removes_a_bounded_number_in_each_write(opens: Open) -> None:
+    crowd = [f"user{number}" for number in range(3000)]
+    opens(shards=1).saw(*crowd)
+    site = opens(shards=1, max_members=10)
+    site.clock.now += WINDOW + 1
+    sizes = [3000]
+    while sizes[-1] > 10:
+        site.saw("ann")
+        sizes.append(len(site.run(site.store.all[0].online(site.clock.now, 1e6, None, None))))
+    assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
+    site.saw("ann")
+    announced = site.announced()
+    assert len(announced) == len(dict(announced)), "once"
+
+
+def test_a_crowd_of_one_moment_leaves_in_several_entries(opens: Open) -> None:
+    site = opens(shards=1)
+    crowd = [f"user{number}" for number in range(5000)]  # open connections of a process
+    site.saw(*crowd)
+    assert len(site.announced()) == 5000
+    announced = after(site, GONE)
+    assert len(announced) == 5000
+    assert {name for name, _ in announced} == {f"-{id}" for id in crowd}
+    assert max(site.entries()) <= 250
+
+
+def test_a_kind_that_is_not_named_announces_nobody(opens: Open) -> None:
+    site = opens(identity="user=header:x-user, app=header:x-app")
+    site.recorder.record(("app", "42"), site.clock.now)
+    site.saw("42")
+    assert site.announced() == [("+42", 0)]
+    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS"):
+        site.presence.events("app")
+
+
+def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
+    sharded: FollowedSite,
+) -> None:
+    sharded.saw("ann")
+    sharded.say_goodbye("ann")
+    assert sharded.keys_with("ann") == {"seen", "changes", "bye"}
+    sharded.presence.forget("ann")
+    assert sharded.keys_with("ann") == {"changes"}
+    assert 0 < sharded.lifetime("ann", "changes") <= 300
+
+
+@pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
+def test_only_the_store_that_knows_who_comes_and_goes_has_events(store: str) -> None:
+    with pytest.raises(SettingsError, match=f"kind 'user' has the store {store}.*sorted-set"):
+        settings("redis://h", "p", events="user", store=store)
+
+
+def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
+    site = settings(f"memory://{prefix}", prefix)
+    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS=user"):
+        Presence(site).events()
+
+
+def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
+    """A site may have hundreds of thousands of them."""
+    with Presence(settings(f"memory://{prefix}", prefix, events="user")).events() as events:
+        assert not hasattr(events, "__dict__")
+
+
+def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
+    site = opens(kind="guest")  # kept no longer than the window
+    site.saw("cy")
+    site.announced()
+    site.clock.now += WINDOW + LAG - 1
+    site.clean_up()
+    assert site.announced() == []
+    site.clock.now += 2
+    site.clean_up()
+    assert site.announced() == [("-cy", 0)]
+    assert site.keys_with("cy") == {"changes"}
+    site.saw("dee")
+    assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+
+
+def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(sharded: FollowedSite) -> None:
+    """A process that outlives the last visitor sweeps, and makes no key live longer."""
+    sharded.saw("ann")
+    sharded.expire("ann", "seen", 400)
+    sharded.sweep()
+    assert 0 < sharded.lifetime("ann", "progress") <= 400
+
+
+def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opens: Open) -> None:
+    site = opens(rooms="/t/{topic}")
+
+    def enters(id: str) -> None:
+        room = Room(room_number("/t/1"), site.clock.now)
+        site.recorder.record(("user", id), site.clock.now, room=room)
+        assert site.recorder.flush()
+
+    site.sweep()
+    enters("ann")
+    site.clock.now += WINDOW + 5
+    site.sweep()
+    enters("cid")
+    site.clock.now -= WINDOW + 3600
+    site.sweep()
+    assert site.presence.count(room="/t/1") == 0
+    with pytest.raises(EventsLost):
+        site.announced()
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    enters("bob")
+    assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
+    assert site.announced() == [("+bob", -3595.0)]
+
+
+def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(opens: Open) -> None:
+    site = opens(shards=1)
+    site.sweep()
+    site.saw("ann")
+    (stream,) = site.streams
+    *_, (entry, _) = site.run(send("XRANGE", f"{site.store.all[0].name}:changes", "-", "+"))
+    milliseconds = int(entry.partition(b"-")[0])
+    plan = stream.position(time.monotonic())
+
+    def asked() -> Plan[Position]:
+        next(plan)  # it asks for the time, and is told the end of that millisecond
+        batch = plan.send([[milliseconds // 1000, milliseconds % 1000 * 1000 + 999]])
+        while True:
+            replies = yield batch
+            try:
+                batch = plan.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    site.positions = [site.run(asked())]
+    assert site.announced() == [("+ann", 0)]
+
+
+@pytest.mark.parametrize("events", ["", "user"])
+def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) -> None:
+    """Also if goodbyes and rooms need a sweep: others send no command about events."""
+    given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse"}
+    stores, announced = Backend(settings("memory://", prefix, **given)).stores, []
+    for kind, shards in stores.items():
+        with suppress(UnsupportedQuery):
+            shards.all[0].event_stream()
+            announced.append(kind)
+    assert announced == [kind for kind in ["user"] if events]
+
+
+def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
+    sharded.saw("ann")
+    sharded.clock.now += 10
+    sharded.say_goodbye("ann")
+    assert sharded.announced() == [("+ann", 0)]
+    assert after(sharded, sharded.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
+    sharded.saw("bob")
+    came = sharded.clock.now - NOON
+    sharded.clock.now += 100
+    sharded.sweep()
+    sharded.say_goodbye("bob", ago=90)  # so late that bob has gone by now
+    assert sharded.announced() == [("+bob", came), ("-bob", came + 10)]
 
 
 @pytest.fixture
@@ -138,14 +346,27 @@ def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     wait_until(is_nobody_reading)
 
 
-def test_anything_but_a_cursor_and_too_many_ids_are_refused(prefix: str) -> None:
+CURSORS = ["", "0", "x", "1-0", "1-0.1.2", "1-0.1,", "-1-0.1", "1-0.1 ", "1-1.x", "\u0661.1", 7]
+CURSORS += ["99999999999999999999-0.1", "1.1,1.1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"after": after}, "pass the cursor of an event") for after in CURSORS),
+        ({"among": map(str, range(1001))}, "1000"),
+        *(({"name": name}, "name is ") for name in ("", "a b", "é", "x" * 65, 5, b"mailer", "a\n")),
+        ({"name": "mailer", "after": "1-1.1"}, "name or after"),
+    ],
+)
+def test_what_is_no_cursor_or_name_and_too_many_ids_are_refused(
+    prefix: str, given: dict[str, Any], message: str
+) -> None:
     presence = Presence(settings(f"memory://{prefix}", prefix, events="user"))
-    given = ["", "0", "x", "1-0", "1-0.1.2", "1-0.1,", "-1-0.1", "1-0.1 ", "1-1.x", "\u0661.1", 7]
-    for after in (*given, "99999999999999999999-0.1", "1.1,1.1"):
-        with pytest.raises(QueryError, match="pass the cursor of an event"):
-            presence.events(after=after)  # type: ignore[arg-type]
-    with pytest.raises(QueryError, match="1000"):
-        presence.events(among=map(str, range(1001)))
+    with pytest.raises(QueryError, match=message):
+        presence.events(**given)
+    for name in ("a", "Az_09.:-", "x" * 64):
+        presence.events(name=name).close()
 
 
 def test_after_a_cursor_nothing_is_missing_or_repeated(sharded: FollowedSite) -> None:
@@ -334,7 +555,7 @@ def make_older(client: Any, key: str, seconds: float) -> None:
     client.expire(key, 300)
 
 
-def test_events_of_five_minutes_ago_are_removed_while_others_come(
+def test_events_of_five_minutes_ago_are_removed_whether_others_come_or_not(
     site: FollowedSite, client: Any, prefix: str
 ) -> None:
     key = f"{prefix}:user:changes"
@@ -343,13 +564,6 @@ def test_events_of_five_minutes_ago_are_removed_while_others_come(
     site.saw("bob")
     stored = repr(client.xrange(key))
     assert ("ann" in stored, "bob" in stored) == (False, True)
-
-
-def test_events_of_five_minutes_ago_are_removed_although_nobody_comes(
-    site: FollowedSite, client: Any, prefix: str
-) -> None:
-    key = f"{prefix}:user:changes"
-    site.saw("ann")
     make_older(client, key, 299)
     site.recorder.run_once()
     for _ in range(3):

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from presence_middleware.stores import moment_of
+from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
+from presence_middleware.stores import Act, moment_of
 from presence_middleware.stores.plan import CHUNK
 from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.process import Process, Start
+from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
+from tests.support.timed_site import WINDOW, settings
 
 CHAIN = "user=auth, user=header:x-user, guest=header:x-guest"
 NO_GUESTS = "user=auth, user=header:x-user"
@@ -22,57 +25,48 @@ MANY = 2500
 
 
 @pytest.fixture(params=["sorted-set", "minute-sets"])
-def worker(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Process:
+def worker(request: pytest.FixtureRequest, start: Start) -> Process:
     # Kept for no longer than the window, so that the moments of leaving are soon forgotten, too.
-    return start(valkey.url, **GIVEN, store=request.param, retention="1s")
+    return start(**GIVEN, store=request.param, retention="1s")
 
 
 @pytest.fixture(params=[CHAIN, NO_GUESTS])
-def exact(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Process:
+def exact(request: pytest.FixtureRequest, start: Start) -> Process:
     """A worker of a site that keeps times, with guests and without."""
-    return start(valkey.url, **{**GIVEN, "identity": request.param})
+    return start(**{**GIVEN, "identity": request.param})
 
 
-@pytest.mark.parametrize("method", ["leave", "forget"])
-def test_after_leave_an_open_connection_does_not_count(worker: Process, method: str) -> None:
-    visits = [worker.opens("ann"), worker.opens("bob")]
+@pytest.mark.parametrize(
+    ("method", "again"), [("leave", "ann"), ("leave", "bob"), ("forget", "ann")]
+)
+def test_after_leave_an_open_connection_counts_only_for_who_logs_in_on_it(
+    worker: Process, method: str, again: str
+) -> None:
+    visits = [worker.opens("ann"), worker.opens("eve")]
+    worker.saw("bob")
     worker.passes(100)
-    assert worker.online() == ["ann", "bob"]
-    getattr(worker.presence, method)("ann")
+    assert worker.online() == ["ann", "eve"]
+    for name in ("ann", "bob"):
+        getattr(worker.presence, method)(name)
     for _ in range(8):  # the moment of leaving is kept for a window and two minutes more
-        assert worker.online() == ["bob"]
+        assert worker.online() == ["eve"]
         worker.passes(60)
         getattr(worker.presence, method)("another")  # at which older ones are removed
     assert not worker.recorder.stats().dropped.get("left", 0) > 1, "refused once, and never again"
-    for visit in visits:
-        visit.end()
+    visits[0].identify(again)
     worker.writes()
-    assert worker.online() == ["bob"]
-
-
-@pytest.mark.parametrize("again", ["ann", "bob"])
-def test_a_login_on_an_open_connection_counts_at_once_after_leave(
-    worker: Process, again: str
-) -> None:
-    visit = worker.opens("ann")
-    worker.passes(100)
-    for name in ("ann", "bob"):
-        worker.presence.leave(name)
-    worker.passes(100)
-    assert worker.online() == []
-    visit.identify(again)
-    worker.writes()
-    assert worker.online() == [again]
+    assert worker.online() == sorted(["eve", again])
     worker.passes(200)
-    assert worker.online() == [again]
+    assert worker.online() == sorted(["eve", again])
     worker.presence.leave(again)
     worker.passes(100)
-    assert worker.online() == []
-    visit.identify(None)
-    visit.end()
-    visit.identify(again)  # after its end
-    visit.note()
-    visit.end()
+    assert worker.online() == ["eve"]
+    visits[0].identify(None)
+    for visit in visits:
+        visit.end()
+    visits[0].identify(again)  # after its end
+    visits[0].note()
+    visits[0].end()
     worker.writes()
     assert again not in worker.online()
 
@@ -106,10 +100,8 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_an_unclosed_body_does_not_keep_its_user_online(
-    valkey: Server, start: Start, *, is_read: bool
-) -> None:
-    worker = start(valkey.url, **GIVEN)
+def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read: bool) -> None:
+    worker = start(**GIVEN)
 
     def lines() -> Iterator[bytes]:
         while True:
@@ -207,3 +199,64 @@ def test_open_connections_are_refreshed_one_after_the_other(
     worker.recorder.run_once()  # recorded as they arrived
     worker.recorder.run_once()
     assert len({visit.stamp for visit in visits}) == 10
+
+
+# Goodbyes and pulses.
+
+
+GRACE = 75.0
+
+
+def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
+    worker = start(pulse_path="/pulse")
+    tab = worker.opens("ann")
+    worker.passes(119)
+    worker.did("ann", act=Act.GOODBYE)  # it still waits when the connection is refreshed
+    for seconds in (30, GRACE * 4):
+        worker.passes(seconds)
+        assert worker.presence.is_online("ann")
+    assert worker.dropped == {}
+    tab.end()
+    worker.writes()
+    assert worker.is_online_until(worker.clock.now + WINDOW)
+
+
+UNNAMED = (
+    f"no user among {USERLESS_SIGNALS} pulses: the app does not log users in at "
+    'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site that '
+    "logs them in and takes POST"
+)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("chain", "page", "pulse", "warnings"),
+    [
+        ("user=header:X-User, guest=ip:raw", "ann", "ann", []),
+        ("user=header:X-User, guest=ip:raw", None, None, []),
+        ("user=header:X-User", "ann", None, [UNNAMED]),
+    ],
+)
+def test_pulses_that_name_no_user_are_reported_once(
+    valkey: Server,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    protocol: str,
+    chain: str,
+    page: str | None,
+    pulse: str | None,
+    warnings: list[str],
+) -> None:
+    site = settings(valkey.url, prefix, identity=chain, pulse_path="/pulse", flush_interval="3m")
+    here = PulsingSite(protocol, site, App(status=200))
+    here.ask("GET", "/", headers={"X-User": page} if page else {})
+    if pulse:
+        here.pulse(headers={**SAME, "X-User": pulse})
+    for times, expected in ((USERLESS_SIGNALS - 1, []), (1, warnings), (1, warnings)):
+        for _ in range(times):
+            here.pulse("presence=bye" if times == 1 else "presence=here:/")
+        assert here.recorder.flush()
+        here.recorder.run_once()
+        found = [message.removeprefix("presence: ") for message in caplog.messages]
+        assert [message for message in found if " pulses: " in message] == expected

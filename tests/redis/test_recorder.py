@@ -4,6 +4,7 @@ import asyncio
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -62,40 +63,43 @@ def idle(recorder: Recorder) -> Recorder:
 # What waits.
 
 
-def times(people: People) -> dict[Who, tuple[float | None, float]]:
-    """Take the waiting sightings out; return their last-seen times and arrivals."""
-    return {each.person.who: (each.seen, each.arrival) for each in people.take(100)}
-
-
-def test_past_the_limit_known_ids_are_refreshed_and_new_ids_dropped_and_counted() -> None:
-    people = People(limit=2, window=600)
-    for name in ("a", "b", "c"):
-        people.note(("user", name), 1.0, 1.0)
-    people.note(("user", "a"), 2.0, 2.0)
-    assert times(people) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
-    assert people.dropped["full"] == 1
-    assert people.coalesced == 1
+TAKE, RESTORE = "they are being written", "they could not be written"
 
 
 @pytest.mark.parametrize(
-    ("sightings", "has_failed"),
+    ("limit", "steps", "waiting"),
     [
-        ([(9.0, 1.0), (5.0, 5.0)], False),
-        ([(5.0, 5.0), (9.0, 1.0)], False),
-        ([(5.0, 5.0), (9.0, 1.0)], True),  # the first is in flight when the second comes
+        # Past the limit, the known are refreshed, and the new are dropped.
+        (2, [("a", 1, 1), ("b", 1, 1), ("c", 1, 1), ("a", 2, 2)], {"a": (2, 2), "b": (1, 1)}),
+        # The newest time and the newest arrival count.
+        (2, [("a", 9, 1), ("a", 5, 5)], {"a": (9, 5)}),
+        (2, [("a", 5, 5), ("a", 9, 1)], {"a": (9, 5)}),
+        (2, [("a", 5, 5), TAKE, ("a", 9, 1), RESTORE], {"a": (9, 5)}),
+        # Two are in flight, and one of them is seen again.
+        (
+            3,
+            [("a", 1, 1), ("b", 1, 1), TAKE, *((name, 2, 2) for name in "bcd"), RESTORE],
+            {"a": (1, 1), "b": (2, 2), "c": (2, 2)},
+        ),
     ],
 )
-def test_visits_of_an_id_are_merged_to_the_newest_time_and_arrival(
-    sightings: list[tuple[float, float]], *, has_failed: bool
+def test_sightings_that_wait_are_merged_bounded_and_counted(
+    limit: int, steps: list[Any], waiting: dict[str, tuple[float, float]]
 ) -> None:
-    people = People(limit=2, window=600)
-    for sighting in sightings:
-        people.note(BOB, *sighting)
-        if has_failed and sighting is sightings[0]:
-            people.take(2)
-    if has_failed:
-        people.restore()
-    assert times(people) == {BOB: (9.0, 5.0)}
+    people = People(limit, window=600)
+    for step in steps:
+        if step is TAKE:
+            people.take(100)
+        elif step is RESTORE:
+            people.restore()
+        else:
+            people.note(("user", step[0]), *step[1:])
+    assert people.pending == len(waiting)
+    is_full = len({step[0] for step in steps if step not in (TAKE, RESTORE)}) > limit
+    assert people.dropped["full"] == is_full
+    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded
+    taken = {each.person.who[1]: (each.seen, each.arrival) for each in people.take(100)}
+    assert taken == waiting
 
 
 def test_threads_that_record_while_others_write_lose_nothing(
@@ -156,10 +160,8 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
 
 
 @pytest.mark.parametrize("is_usual", [False, True])
-def test_the_newest_sighting_wins_whichever_ends_last(
-    is_usual: bool, valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url)
+def test_the_newest_sighting_wins_whichever_ends_last(is_usual: bool, start: Start) -> None:
+    worker = start()
     # Until then, each request is looked at closely.
     worker.recorder.hints.look_at = math.inf if is_usual else -math.inf
     worker.opens("ann").end()
@@ -277,9 +279,9 @@ def test_a_child_that_exits_does_not_write_for_its_parent(
 
 
 def test_where_no_thread_can_start_a_request_writes_until_one_can(
-    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = start(valkey.url, flush_interval="5s")
+    worker = start(flush_interval="5s")
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:
@@ -397,16 +399,19 @@ def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPa
     assert min(deadlines) < math.inf
 
 
-def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
-    people = People(limit=3, window=600)  # of whom two are in flight, and one is seen again
-    old, new = (1.0, 1.0), (2.0, 2.0)
-    people.note(("user", "old"), *old)
-    people.note(BOB, *old)
-    people.take(100)
-    people.note(BOB, *new)
-    people.note(("user", "new"), *new)
-    people.note(("user", "newer"), *new)
-    people.restore()
-    assert people.pending == 3
-    assert times(people) == {("user", "old"): old, BOB: new, ("user", "new"): new}
-    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded == 5
+# What is imported before Redis is used.
+
+
+@pytest.mark.parametrize("module", ["paste", "asgi"])
+def test_importing_and_wrapping_bring_no_redis_client_and_no_framework(module: str) -> None:
+    program = f"""
+import sys, presence_middleware, presence_middleware.{module}
+unwanted = "redis valkey fakeredis starlette fastapi flask django pyramid webob werkzeug web click"
+if "{module}" == "asgi":
+    presence_middleware.asgi.PresenceMiddleware(print)
+else:
+    presence_middleware.paste.filter_app_factory(print, {{}})
+print([name for name in unwanted.split() if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,33 +1,39 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from redis import Redis
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, Sample, upkeep
+from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import keys
-from tests.redis.test_tls import SHORT, url_of_user
-from tests.support.backends import Server, wait_until
+from presence_middleware.stores import History, Plan, keys, moment_of
+from presence_middleware.stores.sorted_set import PAGE
+from tests.redis.test_connecting import SHORT, url_of_user
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.followed_site import LAG
-from tests.support.timed_site import WINDOW, Clock, settings
+from tests.support.process import Process, Start
+from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settings
+from tests.support.timed_site import opened as opened_site
 
 EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
+USUAL: dict[str, Any] = {"identity": IDENTITY, "flush_interval": "1s"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
 
 
 class Processes:
     """Some processes of a site, whose clock the test moves."""
 
-    def __init__(self, url: str, prefix: str, number: int = 2, **given: Any) -> None:
+    def __init__(self, start: Start, url: str, prefix: str, number: int, **given: Any) -> None:
         self.clock, self.key = Clock(), keys.upkeep(prefix)
-        site = settings(url, prefix, **given)
-        self.all = [Recorder(site, clock=self.clock, background=False) for _ in range(number)]
-        self.first, self.presence = self.all[0], Presence(site, clock=self.clock)
+        self.all = [start(url, clock=self.clock, **given).recorder for _ in range(number)]
+        self.first, self.presence = self.all[0], Presence(self.all[0].settings, clock=self.clock)
 
     def go_on(self, seconds: int, *others: Recorder) -> None:
         """Let time pass, with a round of each process in each second; `others` only those."""
@@ -41,16 +47,13 @@ class Processes:
 
 
 @pytest.fixture
-def opened(own: Server, prefix: str, stack: ExitStack) -> Callable[..., Processes]:
+def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
     """Starts processes, which end with the test."""
 
-    def start(number: int = 2, url: str = own.url, **given: Any) -> Processes:
-        processes = Processes(url, prefix, number, **given)
-        for recorder in processes.all:
-            stack.callback(recorder.close)
-        return processes
+    def open_site(number: int = 2, url: str = own.url, **given: Any) -> Processes:
+        return Processes(start, url, prefix, number, **{**USUAL, **given})
 
-    return start
+    return open_site
 
 
 @pytest.fixture
@@ -61,32 +64,25 @@ def processes(opened: Callable[..., Processes]) -> Processes:
     return processes
 
 
-def test_one_process_holds_the_lease_until_it_ends(processes: Processes, client: Any) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_one_process_holds_the_lease_until_it_ends_or_is_killed(
+    processes: Processes, client: Any, *, is_killed: bool
+) -> None:
     first, second = processes.all
     holder = client.get(processes.key)
     assert 0 < client.pttl(processes.key) <= 66_000
     processes.go_on(300)
     assert client.get(processes.key) == holder
     assert processes.samples() == 6
-    first.close()
-    assert client.get(processes.key) is None
+    if is_killed:
+        client.pexpire(processes.key, 1)  # as time would do
+        wait_until(lambda: not client.exists(processes.key))
+    else:
+        first.close()
+        assert client.get(processes.key) is None
     processes.go_on(70, second)
     assert client.get(processes.key) not in (None, holder)
     assert processes.samples() == 7
-
-
-def test_when_the_holder_is_killed_another_process_goes_on(
-    processes: Processes, client: Any
-) -> None:
-    second = processes.all[1]
-    holder = client.get(processes.key)
-    processes.go_on(5, second)
-    assert client.get(processes.key) == holder
-    client.pexpire(processes.key, 1)  # as time would do
-    wait_until(lambda: not client.exists(processes.key))
-    processes.go_on(70, second)
-    assert client.get(processes.key) not in (None, holder)
-    assert processes.samples() == 2
 
 
 def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
@@ -132,25 +128,19 @@ def sent(client: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("given", "most"), [({}, 10), (EVERYTHING, 7)])
 def test_an_idle_process_sends_few_commands(
-    own: Server, prefix: str, client: Any, given: dict[str, Any], most: int
+    opened: Callable[..., Processes], client: Any, given: dict[str, Any], most: int
 ) -> None:
-    site = Settings.from_env({}, redis_url=own.url, prefix=prefix, **given)
-    clock = Clock()
-    recorder = Recorder(site, clock=clock, background=False)
-    recorder.record(("guest", "x7Kq"), clock.now)
-    for _ in range(5):
-        recorder.run_once()
-        clock.now += 1
+    processes = opened(1, bots="count", **given)
+    processes.first.record(("guest", "x7Kq"), processes.clock.now)
+    processes.first.run_once()
+    processes.go_on(4)
     client.config_resetstat()
-    for _ in range(1200):
-        recorder.run_once()
-        clock.now += 1
+    processes.go_on(1200)
     counted = sent(client)
     # Without a clock of tests, each look asks for the time as well.
     # A sweep in a clean-up has so many commands at most.
     in_scripts = (counted["eval"] + counted["evalsha"]) * 22
     assert counted.total() - in_scripts <= 20 * most, counted
-    recorder.close()
 
 
 def test_processes_that_wait_for_the_lease_only_ask_how_long(
@@ -194,3 +184,214 @@ def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Callable[..., Pro
     processes.first.record(("user", "ann"), processes.clock.now)
     processes.go_on(int(WINDOW + LAG) + 1)
     assert processes.first.stats().went == {"user": 1}
+
+
+# Clean-up: all stale ids, a bounded number at a time, and no current id.
+
+
+KEEP = 600.0
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str) -> Iterator[Site]:
+    """A site that stores guests for the window only, so that stale ids appear soon."""
+    with opened_site(settings(valkey.url, prefix, window=KEEP)) as site:
+        yield site
+
+
+def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
+    """Clean up in rounds until one reports that it was the last; return how many each removed."""
+    store, run, more = (
+        Backend(site.settings).stores[kind].all[0],
+        Backend(site.settings).driver.run,
+        True,
+    )
+    removed: list[int] = []
+    while more:
+        before = site.redis.zcard(key)
+        more = run(store.clean_up(NOON))
+        removed.append(before - site.redis.zcard(key))
+    return removed
+
+
+@pytest.mark.parametrize("stale", [0, 1, 999, 1000, 1001, 3500])
+def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
+    site: Site, stale: int
+) -> None:
+    key = f"{site.settings.prefix}:guest:seen"
+    # Four share each moment, and one of these is not split.
+    crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
+    site.redis.zadd(key, crowd | {"online": NOON - KEEP + 0.000001})
+    removed = cleaned_up(site, "guest", key)
+    assert max(removed) <= PAGE + 4
+    assert sum(removed) == stale
+    assert len(removed) == stale // PAGE + 1
+    assert site.redis.zrange(key, 0, -1) == [b"online"]
+
+
+def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> None:
+    """After the server's clock was set back, no id is lost, and none stays an hour longer."""
+    names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
+    crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
+    site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})
+    site.redis.zadd(names[1], {"gone": NOON + 3600})
+    assert cleaned_up(site, "user", names[0]) == [0, 0, 0]
+    times = {at for _, at in site.redis.zrange(names[0], 0, -1, withscores=True)}
+    assert max(times) == NOON + 100
+    # All at one moment would have to be handled together.
+    assert NOON - 0.001 <= min(times) <= max(times - {NOON + 100}) == NOON
+    assert site.redis.zcard(names[0]) == 2502
+    assert site.redis.zscore(names[1], "gone") == NOON
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_lasts(
+    is_lasting: bool,
+    valkey: Server,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0)
+    monkeypatch.setattr(upkeep, "CLEAN_IDLE", 0)
+    monkeypatch.setattr(upkeep, "STEPS_SECONDS", 0)  # or it is always due again
+    url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
+    with Redis.from_url(valkey.url) as admin:
+        admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", "~*", "+@all")
+        with (
+            opened_site(settings(url, prefix)) as site,
+            caplog.at_level(logging.WARNING),
+        ):
+            site.recorder.background = False
+            for number in range(5):
+                is_allowed = not is_lasting and number % 2 == 0
+                right = "+zremrangebyscore" if is_allowed else "-zremrangebyscore"
+                admin.execute_command("ACL", "SETUSER", prefix, right)
+                site.saw(f"ann{number}")
+                site.recorder.run_once()
+            assert not site.recorder.health.is_outage
+    messages = [message for message in caplog.messages if "stale entries" in message]
+    assert len(messages) == is_lasting
+    for message in messages:
+        assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
+
+
+def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
+    site: Site,
+) -> None:
+    key = f"{site.settings.prefix}:guest:seen"
+    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
+
+    def beside_another(plan: Plan[bool]) -> Plan[bool]:
+        replies: Any = None
+        while True:
+            try:
+                batch = plan.send(replies)
+            except StopIteration as end:
+                return bool(end.value)
+            sent = [command[:2] for command in batch.commands]
+            if any("ZREMRANGE" in str(name) and of == key for name, of in sent):
+                cleaned_up(site, "guest", key)
+            replies = yield batch
+
+    backend = Backend(site.settings)
+    backend.driver.run(beside_another(backend.stores["guest"].all[0].clean_up(NOON)))
+    assert site.redis.zrange(key, 0, -1) == [b"online"]
+
+
+# The number online for each minute, and the peak.
+
+
+def go_on(worker: Process, *names: str, minutes: int = 1) -> None:
+    """Let ids be seen in each of the next minutes, or none; each is sampled."""
+    for _ in range(minutes):
+        worker.clock.now += 60
+        worker.saw(*names)
+        worker.recorder.run_once()
+
+
+def at(minute: int) -> Any:
+    """A moment, in minutes after noon."""
+    return moment_of(NOON - NOON % 60 + minute * 60)
+
+
+def test_each_minute_is_sampled_once_and_listed_oldest_first(start: Start) -> None:
+    worker = start()
+    ask = worker.presence
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob")
+    worker.recorder.run_once()
+    go_on(worker, minutes=13)
+    history = ask.history()
+    assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
+    assert [sample.at for sample in history] == [at(n) for n in range(1, 16)]
+    assert [sample.count for sample in history[2:10]] == [2] * 8
+    assert history[-1].count == 0
+    assert ask.history(hours=3 / 60) == history[-3:]
+    assert {sample.count for sample in ask.history(kind="guest")} == {0}
+
+
+def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start) -> None:
+    worker = start()
+    ask = worker.presence
+    assert ask.peak() is None
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob", "cy")
+    go_on(worker, "ann", "bob", "cy")
+    assert ask.peak() == Sample(at(2), 3)
+    go_on(worker, minutes=15)
+    assert ask.peak() == Sample(at(2), 3)
+    assert ask.peak("guest") is None, "nobody was there"
+    ask.reset_peak()
+    assert ask.peak() is None
+    go_on(worker, "zoe")
+    assert ask.peak() == Sample(at(19), 1)
+
+
+def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
+    week = 7 * 86400.0
+    batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
+    assert len(batch.commands) == 9, "a day more at each end"
+
+
+def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
+    backend = Backend(settings(valkey.url, prefix), clock=Clock())
+    minute = int(NOON // 60)
+    for count in (3, 5):
+        backend.driver.run(backend.history.record(minute, {"user": count}))
+    assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
+
+
+def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
+    opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes, wrote, record = opened(8), list[int](), History.record
+
+    def noted(history: History, minute: int, counts: dict[str, int]) -> Plan[None]:
+        wrote.append(minute)
+        return record(history, minute, counts)
+
+    monkeypatch.setattr(History, "record", noted)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            list(pool.map(Recorder.run_once, processes.all))
+            processes.clock.now += 60
+    assert len(wrote) == len(set(wrote)) == processes.samples() == 5
+
+
+def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:
+    worker = start(history="1h")
+    worker.recorder.run_once()
+    left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
+    assert 3600 < left <= 3600 + 120 + 86400
+
+
+def test_after_a_loss_of_data_every_key_expires_again(start: Start, prefix: str) -> None:
+    worker = start()
+    client = client_of(worker.settings.redis_url)
+    go_on(worker, "ann")
+    client.delete(*client.keys(f"{prefix}:*"))
+    go_on(worker, minutes=2)
+    lives = {key: client.ttl(key) for key in client.keys(f"{prefix}:*")}
+    assert len(lives) > 2
+    assert min(lives.values()) > 0, lives

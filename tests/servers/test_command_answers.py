@@ -278,10 +278,10 @@ def test_an_id_that_the_output_encoding_lacks_is_escaped(
 
 
 def test_count_and_online_of_a_room(
-    script: Script, variables: dict[str, str], valkey: Server, start: Start
+    script: Script, variables: dict[str, str], start: Start
 ) -> None:
     variables["PRESENCE_ROOMS"] = rooms = "/t/{topic}/*"
-    worker = start(valkey.url, clock=Clock(time.time()), rooms=rooms)
+    worker = start(clock=Clock(time.time()), rooms=rooms)
     worker.saw("bob", "ann", room="/t/1")
     worker.saw("cid", room="/t/2")
     assert script.says("count", "--room", "/t/1/a-title") == "2\n"

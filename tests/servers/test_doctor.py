@@ -153,11 +153,9 @@ def events_of(backend: Backend, kind: str) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize(("interval", "late"), [("10s", 30), ("3m", 360)])
-def test_the_doctor_notices_that_nobody_sweeps(
-    interval: str, late: int, valkey: Server, start: Start
-) -> None:
+def test_the_doctor_notices_that_nobody_sweeps(interval: str, late: int, start: Start) -> None:
     """After two flush intervals, if they are long."""
-    site = start(valkey.url, events="user, guest", flush_interval=interval)
+    site = start(events="user, guest", flush_interval=interval)
     settings, clock = site.settings, site.clock
     assert events_of(site.presence.backend, "user") == (True, "nobody came or went lately")
     site.presence.touch("ann")

@@ -21,7 +21,7 @@ from presence_middleware.people import Reason
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, wait_until
+from tests.support.backends import wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
@@ -106,9 +106,9 @@ def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
 
 
 @pytest.fixture
-def announcing(valkey: Server, start: Start) -> Process:
+def announcing(start: Start) -> Process:
     identity = "user=header:X-User, guest=header:X-Guest"
-    return start(valkey.url, identity=identity, events="user, guest", shards=4)
+    return start(identity=identity, events="user, guest", shards=4)
 
 
 def test_who_came_and_who_went_is_counted_by_kind(announcing: Process) -> None:

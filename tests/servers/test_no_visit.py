@@ -17,7 +17,6 @@ from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, State, nothing
-from tests.support.backends import Server
 from tests.support.process import Start
 from tests.support.statuses import Ask, Call, over_asgi, over_websocket, over_wsgi
 
@@ -262,9 +261,9 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
     [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
 )
 def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
-    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, valkey: Server, start: Start
+    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, start: Start
 ) -> None:
-    process = start(valkey.url, exclude="+/poll, +/live/*")
+    process = start(exclude="+/poll, +/live/*")
     recorder, presence, clock = process.recorder, process.presence, process.clock
     began = clock.now
     WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()

@@ -39,8 +39,10 @@ def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
         return print
 
     body = app(environ, start)
-    answer.body = b"".join(body)
-    getattr(body, "close", lambda: None)()
+    try:
+        answer.body = b"".join(body)
+    finally:
+        getattr(body, "close", lambda: None)()
     return answer
 
 

@@ -1,4 +1,4 @@
-"""A worker of test_events_chaos.py: visits, goodbyes and logouts at random, until it is ended.
+"""A worker of test_walks.py: visits, goodbyes and logouts at random, until it is ended.
 
 It writes what it did to a file, and loses some of the replies of the server.
 """

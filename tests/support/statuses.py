@@ -2,7 +2,7 @@
 
 import inspect
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -49,6 +49,8 @@ class Call:
     failure: Exception | None = None
     """Raised in place of a response."""
     mount: str = ""
+    messages: Sequence[str] = ("websocket.accept",)
+    """The types of what an app sends to a WebSocket."""
 
     @property
     def request(self) -> Request:
@@ -100,6 +102,8 @@ def over_asgi(settings: Settings, call: Call, type: str = "http") -> Answer:
         if call.failure:
             raise call.failure
         if type == "websocket":
+            for each in call.messages:
+                await send({"type": each, "status": 200})
             return
         start = {"type": "http.response.start", "status": call.statuses[-1], "headers": []}
         await send(start)
@@ -119,9 +123,9 @@ def over_websocket(settings: Settings, call: Call) -> Answer:
 
 
 def online(settings: Settings) -> list[tuple[str, str]]:
-    """Each kind and id that is online by now, and every guest as `guest`."""
+    """Each kind and id that is online by now, but every guest and crawler as its kind alone."""
     assert recorder_for(settings).flush()
     presence = Presence(settings)
-    guests = presence.count("guest") if "guest" in settings.kinds else 0
     users = [("user", seen.id) for seen in presence.online("user")]
-    return sorted([*users, *([("guest", "")] * guests)])
+    counts = {kind: n for kind, n in presence.counts().items() if kind != "user"}
+    return sorted([*users, *((kind, "") for kind, n in counts.items() for _ in range(n))])

@@ -1,26 +1,36 @@
-"""TLS and ACL users: the URL configures everything, and a user needs few rights."""
+"""How a URL reaches a server: TLS, Sentinels, users, and passwords that change."""
 
 import asyncio
 import gc
 import shutil
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from traceback import format_exception
+from types import ModuleType
 from typing import Any
 
 import pytest
 import redis
 import trustme
 
-from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware import (
+    AsyncPresence,
+    Presence,
+    PresenceUnavailable,
+    Settings,
+    SettingsError,
+)
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
-from tests.support.backends import REDIS_PY, Server, matrix, wait_until
+from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
+from tests.support.stopwatch import Stopwatch
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -115,19 +125,21 @@ async def counts(site: Settings) -> dict[str, int]:
         await presence.aclose()
 
 
-@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
-def test_options_in_the_url_are_enough_for_tls(server: TlsServer, prefix: str, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "scheme"),
+    [
+        *(("server", "rediss"), ("server", "valkeys"), ("cluster", "rediss+cluster")),
+        pytest.param("cluster", "valkeys+cluster", marks=pytest.mark.matrix),
+    ],
+)
+def test_options_in_the_url_are_enough_for_tls(
+    request: pytest.FixtureRequest, prefix: str, place: str, scheme: str
+) -> None:
+    server: TlsServer = request.getfixturevalue(place)
     site = settings(server.tls_url(scheme), prefix)
     assert records(site)
-    assert Presence(site).is_online("ann")
-    assert asyncio.run(counts(site)) == {"user": 1, "guest": 1, "bot": 0}
-
-
-@pytest.mark.parametrize("scheme", ["rediss+cluster", *matrix("valkeys+cluster")])
-def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) -> None:
-    site = settings(cluster.tls_url(scheme), prefix)
-    assert records(site)
     assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
+    assert asyncio.run(counts(site)) == {"user": 1, "guest": 1, "bot": 0}
     assert PASSWORD not in repr(site)
 
 
@@ -305,3 +317,166 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
     assert "ok    clock: " in found.stdout
     assert "ok    kind user: sorted-set, 1 member in 1 key" in found.stdout
     assert PASSWORD not in found.stdout + found.stderr
+
+
+# Sentinels, and servers that are away.
+
+
+QUESTIONS: dict[str, Callable[[Settings], object]] = {
+    "sync": lambda settings: Presence(settings).count(),
+    "async": lambda settings: asyncio.run(AsyncPresence(settings).count()),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=list(QUESTIONS))
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://nowhere.invalid", r"connecting to nowhere\.invalid:6379"),
+        ("redis+cluster://ann:canary@127.0.0.1:1,127.0.0.1:2", "cannot be connected"),
+        (
+            "redis+sentinel://127.0.0.1:1,127.0.0.1:2/site"
+            "?sentinel_password=canary%20%3E)%3E)%3E)%3E%20-%20of%26the%0ASentinels",
+            "No master found for 'site': .*ConnectionError",
+        ),
+    ],
+)
+def test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret(
+    prefix: str, url: str, said: str, ask: Callable[[Settings], object]
+) -> None:
+    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
+    with Stopwatch() as watch, pytest.raises(PresenceUnavailable, match=said) as raised:
+        ask(settings)
+    assert watch.seconds < 2
+    # Some versions of redis-py show the password there, others hide it.
+    for shown in (repr(settings), str(raised.value), "".join(format_exception(raised.value))):
+        assert "canary" not in shown
+    assert "password" not in str(raised.value)
+
+
+def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> None:
+    url = "valkey+sentinel://ann:a%3Ab@[::1],host:1/site/3?sentinel_password=c&socket_timeout=0.25"
+    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
+    assert "a%3Ab" not in repr(settings)
+    client = client_of(settings.redis_url)
+    manager = client.connection_pool.sentinel_manager
+    asked = [each.connection_pool.connection_kwargs for each in manager.sentinels]
+    assert [(each["host"], each["port"]) for each in asked] == [("::1", 26379), ("host", 1)]
+    assert {each["password"] for each in asked} == {"c"}
+    given = client.connection_pool.connection_kwargs
+    assert (given["username"], given["password"], given["db"]) == ("ann", "a:b", 3)
+    assert given["socket_timeout"] == 0.25
+
+
+# A password that changes while the site runs.
+
+
+class Tokens:
+    """A provider as sites write it, and the server that accepts its newest token only."""
+
+    def __init__(self, server: Server) -> None:
+        self.admin: Any = redis.Redis.from_url(server.url)
+        self.number = 0
+        self.rotate()
+
+    def rotate(self) -> None:
+        """Let the server accept another token, and end all connections of the site."""
+        self.number += 1
+        rights = ("on", f">token{self.number}", "~*", "&*", "+@all")
+        self.admin.execute_command("ACL", "SETUSER", "iam", "reset", *rights)
+        self.admin.client_kill_filter(_type="normal", skipme=True)
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "iam", f"token{self.number}"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
+    server = Server(valkey.binary, tmp_path)
+    tokens = Tokens(server)
+    module: Any = ModuleType("iam_of_the_site")
+    module.provider, module.url = tokens, server.url
+    module.make = lambda: tokens
+    method = {"get_credentials": lambda _: tokens.get_credentials()}
+    module.Provider = type("Provider", (redis.CredentialProvider,), method)
+    monkeypatch.setitem(sys.modules, "iam_of_the_site", module)
+    yield tokens
+    tokens.admin.close()
+    server.stop()
+
+
+def site(provider: str, **settings: str) -> Settings:
+    url = f"{sys.modules['iam_of_the_site'].url}?credential_provider=iam_of_the_site:{provider}"
+    return Settings.from_env({}, redis_url=url, identity="user=auth", **settings)
+
+
+@pytest.mark.parametrize("provider", ["provider", "make", "Provider"])
+def test_each_new_connection_asks_for_the_credentials_of_the_moment(
+    tokens: Tokens, provider: str
+) -> None:
+    settings = site(provider)
+    recorder = Recorder(settings, background=False)
+    presence = Presence(settings)
+
+    async def counts() -> list[int]:
+        reader = AsyncPresence(settings)
+        found = []
+        for _ in range(2):
+            found.append(await reader.count())
+            await reader.aclose()
+            tokens.rotate()
+        return found
+
+    presence.touch("ann")
+    for number in (2, 3):
+        tokens.rotate()
+        presence.touch(f"user{number}")
+        recorder.run_once()
+        assert not recorder.health.is_outage
+        assert presence.count() == number
+    assert asyncio.run(counts()) == [3, 3]
+
+
+def test_a_provider_that_fails_is_an_outage_that_names_it_and_shows_no_token(
+    tokens: Tokens,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(f"token{tokens.number}")
+
+    settings = site("provider")
+    presence = Presence(settings)
+    tokens.get_credentials = fail  # type: ignore[method-assign, assignment]
+    asks: list[Callable[[], int]] = [
+        presence.count,
+        lambda: asyncio.run(AsyncPresence(settings).count()),
+    ]
+    for ask in asks:
+        with pytest.raises(PresenceUnavailable) as error:
+            ask()
+        said = "credential_provider=iam_of_the_site:provider of PRESENCE_REDIS_URL raised RuntimeE"
+        assert said in str(error.value)
+        assert "token" not in str(error.value)
+    with pytest.raises(PresenceUnavailable, match="raised AttributeError"):
+        Presence(site("missing")).count()
+
+
+PROVIDER, CLUSTER = "takes the place of user and password", r"redis\+cluster://"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://host?credential_provider=iam", PROVIDER),
+        ("redis://host?credential_provider=", PROVIDER),
+        ("redis://user:secret@host?credential_provider=shop.iam:provider", PROVIDER),
+        ("redis+cluster://:secret@host?credential_provider=shop.iam:provider", PROVIDER),
+        *(
+            (f"redis+cluster://{end}", CLUSTER)
+            for end in ("", "h/1", "h?db=1", "h:x", "h/service/0", "h?timeouts=1", "a@b@c")
+        ),
+    ],
+)
+def test_a_wrong_url_is_reported_at_the_start(url: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as error:
+        Settings.from_env({}, redis_url=url)
+    assert "secret" not in str(error.value)

@@ -1,0 +1,663 @@
+"""Whom a visit counts for, and which logins count: some are refused, checked, or end."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from inspect import getclosurevars
+from math import inf
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.authentication import SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from presence_middleware import Identity, Presence, QueryError, Settings, asgi, wsgi
+from presence_middleware.identity.sources import SOURCES
+from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.request import AsgiRequest, WsgiRequest
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
+from tests.support.backends import Server, wait_until
+from tests.support.servers import environment
+from tests.support.statuses import (
+    Ask,
+    Call,
+    basic,
+    online,
+    over_asgi,
+    over_websocket,
+    over_wsgi,
+)
+from tests.support.transports import AsgiTransport
+
+
+def visit_in(state: State) -> Visit:
+    visit = state["presence_middleware.visit"]
+    assert isinstance(visit, Visit)
+    return visit
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "expected"),
+    [
+        # What an inner layer says last wins; nobody withdraws it.
+        *((None, [said], ("user", said.strip())) for said in ("ann", " ann ")),
+        *((None, [said], ("user", str(said))) for said in (42, 0)),
+        *((None, ["ann", nobody], ("user", "bob")) for nobody in (None, "", "  ")),
+        # The default kind is that of `auth`, or else the first.
+        ("a=user-agent, b=auth, c=visitor", ["ann"], ("b", "ann")),
+        ("a=user-agent, b=visitor", ["ann"], ("a", "ann")),
+        ("guest=ip:raw, user=session:id", ["ann"], ("guest", "ann")),
+        ("user=identify, invisible=identify, guest=ip:raw", ["ann"], ("user", "ann")),
+    ],
+)
+def test_the_identity_of_an_inner_layer_wins(
+    given: str | None, said: list[Any], expected: tuple[str, str], unwritten: Any
+) -> None:
+    settings: Settings = unwritten(**({"identity": given} if given else {}))
+
+    def layer(state: State) -> None:
+        for each in said:
+            visit_in(state).identify(each)
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(user="bob"), layer) == Identity(*expected)
+    assert recorder_for(settings).flush()
+    presence, (kind, id) = Presence(settings), expected
+    assert {kind: n for kind, n in presence.counts().items() if n} == {kind: 1}
+    assert presence.is_online(id, kind)
+
+
+def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
+    def layer(state: State) -> None:
+        visit_in(state).identify("ann", kind="guest")
+        with pytest.raises(QueryError, match=r"unknown kind .robot.: .* user, guest"):
+            visit_in(state).identify("ann", kind="robot")
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
+
+
+@pytest.mark.parametrize(
+    ("session", "id"),
+    [
+        ({"user": {"id": 42}}, "42"),
+        ({"user": {}, "user_id": "7"}, "7"),
+        ({"user": {}}, "192.0.2.7"),
+    ],
+)
+def test_the_user_of_a_session_may_be_a_mapping(
+    session: dict[str, object], id: str, prefix: str
+) -> None:
+    identity = "user=auth, guest=ip:raw"
+    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
+    assert ids(settings, Request(session=session)) == id
+
+
+def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
+    settings: Settings,
+) -> None:
+    ask_wsgi(settings, Request(), lambda environ: environ.update(REMOTE_USER="ann"))
+    ask_asgi(settings, Request(), lambda scope: scope.update(user=SimpleUser("bob")))
+    assert recorder_for(settings).flush()
+    presence = Presence(settings)
+    assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
+    assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
+
+
+def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+    settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
+    own.stop()
+    early = Recorder(settings)
+    visit = opened(early, view)
+    visit.end()
+    assert not early.flush()
+    assert visit.identity is None
+    assert early.stats().pending == 1
+    own.start()
+    other = Recorder(settings)
+    late = opened(other, view)
+    late.flush()
+    wait_until(early.flush)
+    assert visit.identity == late.identity is not None
+    assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
+    late.end()
+    for recorder in (early, other):
+        recorder.close()
+
+
+def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
+    settings: Settings, valkey: Server, prefix: str
+) -> None:
+    program = """
+from presence_middleware.wsgi import PresenceMiddleware
+PresenceMiddleware(lambda *_: [])({"REMOTE_USER": "ann"}, print)
+"""
+    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Presence(settings).is_online("ann")
+
+
+HEADER = {"X-User": "ann"}
+BASIC = {"Authorization": basic("ann:secret")}
+COOKIE = {"Cookie": "sid=1"}
+LOGGED_IN = {"REMOTE_USER": "ann", "user": "ann"}
+CHAIN = "user=header:X-User, user=auth, guest=visitor"
+CHECKED = "user=basic, guest=visitor"
+ANN, GUEST, BOT = ("user", "ann"), ("guest", ""), ("bot", "")
+CURL = {**BASIC, "User-Agent": "curl/8.5.0"}
+ENVIRON = {"HTTP_AUTHORIZATION": BASIC["Authorization"], "REMOTE_ADDR": "192.0.2.7"}
+Site = Callable[..., Settings]
+both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+
+
+@pytest.fixture
+def site(unwritten: Site) -> Site:
+    """Makes the settings of a site that logs out at `/logout`."""
+
+    def settings(identity: str = CHAIN, **others: object) -> Settings:
+        return unwritten(identity=identity, **{"logout": "/logout", **others})
+
+    return settings
+
+
+# Who it is.
+
+
+@pytest.mark.parametrize(
+    ("header", "user"),
+    [
+        (basic("ann:secret"), "ann"),
+        (basic("ann:"), "ann"),
+        (basic("ann:a:b"), "ann"),
+        (basic(":secret"), ""),
+        (basic("ann"), None),
+        (basic(""), None),
+        (basic("jürgen:ü"), "jürgen"),
+        (basic("jürgen:ü".encode("latin-1")), "jürgen"),
+        (basic("ann b:x"), "ann b"),
+        (basic(" ann:x"), None),
+        (basic("ann\t:x"), None),
+        (basic("ann\xa0:x"), None),
+        (basic("a\nn:x"), None),
+        (basic("a\0n:x"), None),
+        (basic("a\x7fn:x"), None),
+        (basic("a\x85n:x"), None),
+        (basic(b"a\x85n:x"), None),
+        (basic("ann:a\0b"), "ann"),
+        (basic("a" * 6000 + ":x"), "a" * 6000),
+        (basic("a" * 6200 + ":x"), None),
+        (basic("ann:secret").replace("Basic", "bAsIc"), "ann"),
+        (basic("ann:secret").replace(" ", "   "), "ann"),
+        (basic("ann:secret") + "  ", "ann"),
+        (basic("ann:secret")[:-1], None),
+        (basic("ann:secret") + "=", None),
+        (basic("ann:secret").replace("Basic", "Bearer"), None),
+        (basic("ann:secret") + ", " + basic("bob:secret"), None),
+        ("Basic YW5uOnNlY3J-dA==", None),
+        ("Basic YW5u\tOnNlY3JldA==", None),
+        ("Basic ann:secret", None),
+        ("Basic \xfc\xfc\xfc\xfc", None),
+        ("Basic", None),
+        ("", None),
+    ],
+)
+def test_the_user_of_a_header_is_what_stands_before_the_first_colon(
+    header: str, user: str | None
+) -> None:
+    read = SOURCES["basic"].make("", ())
+    environ = {"HTTP_AUTHORIZATION": header.encode().decode("latin-1")}
+    scope = {"headers": [(b"authorization", header.encode())]}
+    assert read(WsgiRequest(environ)) == read(AsgiRequest(scope)) == user
+    assert read(WsgiRequest({})) is read(AsgiRequest({})) is None
+
+
+# The status of the response.
+
+
+def named(state: State) -> None:
+    state["presence_middleware.visit"].identify("bob")
+
+
+def of_header(request: WsgiRequest) -> str | None:
+    return request.header("x-user")
+
+
+def look(state: State) -> None:
+    state["presence_middleware.visit"].flush()
+
+
+ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
+    # Many sites redirect, or answer 404, before they look at a password.
+    **{
+        f"{status}": (CHECKED, Call(BASIC, statuses=(status,)), counted)
+        for statuses, counted in (
+            ((200, 206, 304), [ANN]),
+            ((302, 400, 404, 500), []),
+            ((401, 403), [GUEST]),
+        )
+        for status in statuses
+    },
+    # Frameworks answer it themselves, before the page that looks at a password.
+    "OPTIONS": (CHECKED, Call(BASIC, method="OPTIONS"), []),
+    "named by a layer": (CHECKED, Call(BASIC, before=named, statuses=(401,)), [("user", "bob")]),
+    # Any source can be checked.
+    **{
+        f"{source}: {status}": (
+            f"user={source}:checked, guest=visitor",
+            Call({"X-User": "ann", "Cookie": "sid=ann"}, statuses=(status,), state=state),
+            [counted],
+        )
+        for status, counted in ((403, GUEST), (200, ANN))
+        for source, state in (
+            *(("header:X-User", {}), ("header:X-User:raw", {}), ("cookie:sid:raw", {})),
+            ("auth", {"REMOTE_USER": "ann", "user": "ann"}),
+            (f"{__name__}:of_header", {}),
+        )
+    },
+    # The last status counts.
+    "refused late": (CHECKED, Call(BASIC, statuses=(200, 401)), [GUEST]),
+    "accepted late": (CHECKED, Call(BASIC, statuses=(403, 200)), [ANN]),
+    "an app that raises": (CHECKED, Call(BASIC, failure=ValueError("boom")), [GUEST]),
+    # Programs, which many sites take for crawlers, log in with HTTP Basic.
+    "a program that is refused": (CHECKED, Call(CURL, statuses=(401,)), [BOT]),
+    "a program": (CHECKED, Call(CURL), [ANN]),
+    "a program that is refused by another rule": (
+        "guest=user-agent, user=basic",
+        Call(CURL, statuses=(401,)),
+        [BOT],
+    ),
+    # A logout that fails is a visit, and one that succeeds is none.
+    "a logout that fails": (CHAIN, Call(HEADER, "/logout", statuses=(500,)), [ANN]),
+    "a logout that fails late": (CHAIN, Call(HEADER, "/logout", statuses=(200, 500)), [ANN]),
+    "a logout that raises": (CHAIN, Call(HEADER, "/logout", failure=ValueError("boom")), [ANN]),
+    "a logout before any visit": (CHAIN, Call(HEADER, "/logout", before=look, after=look), []),
+    "a logout of a crawler": (CHAIN, Call({"User-Agent": "Googlebot/2.1"}, "/logout"), [BOT]),
+}
+
+
+@both
+@pytest.mark.parametrize("is_streaming", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_login_counts_if_the_response_does_not_refuse_it(
+    name: str, is_streaming: bool, ask: Ask, site: Site
+) -> None:
+    identity, call, counted = ROWS[name]
+    settings = site(identity, store="sorted-set, bot=sorted-set")
+    with pytest.raises(ValueError, match="boom") if call.failure else nullcontext():
+        ask(settings, replace(call, is_streaming=is_streaming))
+    assert online(settings) == counted
+    if not counted:
+        assert Presence(settings).last_seen("ann") is None
+        assert recorder_for(settings).stats().recorded == 0
+
+
+def test_a_status_that_the_server_refuses_replaces_none(site: Site) -> None:
+    """As when headers are sent already: what the app gave as `exc_info` is then raised."""
+
+    def start(status: str, headers: list[Any], exc_info: Any = None) -> Any:
+        if exc_info:
+            raise exc_info[1]
+        return written.append
+
+    def app(environ: State, start_response: Any) -> list[bytes]:
+        write = start_response("200 OK", [])
+        write(b"a")
+        with pytest.raises(ValueError, match="late"):
+            start_response("401 No", [], exc_info=(ValueError, ValueError("late"), None))
+        return []
+
+    written: list[bytes] = []
+    settings = site(CHECKED)
+    wsgi.PresenceMiddleware(app, settings=settings)({**ENVIRON}, start)
+    assert written == [b"a"]
+    assert online(settings) == [ANN]
+
+
+@pytest.mark.parametrize("line", ["OK", "", "4O1 No", "²00 OK", b"200 OK", None])
+def test_a_status_line_that_is_none_accepts_nobody(line: Any, site: Site) -> None:
+    def app(environ: State, start_response: Any) -> list[bytes]:
+        start_response(line, [])
+        return []
+
+    settings = site(CHECKED)
+    wsgi.PresenceMiddleware(app, settings=settings)({**ENVIRON}, lambda *_: print)
+    assert online(settings) == [GUEST]
+
+
+@both
+def test_a_handler_is_told_nobody_until_the_response_has_a_status(ask: Ask, site: Site) -> None:
+    """Neither does it count anybody as it asks: a wrong password would count then, too."""
+    found: list[Any] = []
+
+    def look(state: State) -> None:
+        visit = state["presence_middleware.visit"]
+        visit.flush()
+        found.append((visit.identity, online(site(CHECKED))))
+
+    ask(site(CHECKED), Call(BASIC, before=look, after=look))
+    assert found == [(None, []), (Identity("user", "ann"), [ANN])]
+    found.clear()
+    ask(site(CHECKED), Call({}, before=look))
+    assert found[0][0].kind == "guest", "nobody's name waits for a check"
+
+
+def test_start_response_is_wrapped_only_where_a_status_matters(site: Site) -> None:
+    def app(environ: State, start_response: Any) -> list[bytes]:
+        seen.append(start_response)
+        return []
+
+    seen: list[Any] = []
+    start: Any = lambda *_: print  # noqa: E731
+    for identity, path, is_own in (
+        ("user=auth, guest=visitor", "/", True),
+        ("user=auth, guest=visitor", "/logout", False),
+        ("user=basic", "/", False),
+        ("user=auth:checked", "/", False),
+    ):
+        wrapped = wsgi.PresenceMiddleware(app, settings=site(identity))
+        wrapped({"REMOTE_ADDR": "192.0.2.7", "PATH_INFO": path}, start)
+        assert (seen.pop() is start) is is_own
+    inner = wsgi.PresenceMiddleware(app, settings=site(CHECKED))
+    wsgi.PresenceMiddleware(inner, settings=site(CHECKED))({**ENVIRON}, start)
+    assert getclosurevars(seen.pop()).nonlocals["start_response"] is start, "of two, one wraps"
+
+
+def test_a_long_response_counts_as_soon_as_its_status_is_known(site: Site) -> None:
+    settings = site(CHECKED, flush_interval="0.05s")
+    presence = Presence(settings)
+
+    def app(_: State, start_response: Any) -> Iterator[bytes]:
+        recorder.run_once()
+        found.append(presence.counts()["user"])
+        start_response("200 OK", [])
+        yield b"a"
+        yield b"b"
+
+    found: list[int] = []
+    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
+    recorder = wrapped.recorder
+    body = wrapped({**ENVIRON}, lambda *_: print)
+    lines = iter(body)
+    assert next(lines) == b"a"
+    wait_until(lambda: presence.is_online("ann"))
+    assert found == [0]
+    body.close()
+    assert online(settings) == [ANN]
+
+
+@pytest.mark.parametrize(
+    ("messages", "counted"),
+    [
+        (["websocket.accept"], ANN),
+        (["websocket.accept", "websocket.close"], ANN),
+        (["websocket.close"], GUEST),
+        (["websocket.http.response.start", "websocket.http.response.body"], GUEST),
+        ([], GUEST),
+    ],
+)
+def test_a_socket_counts_once_it_is_accepted(
+    messages: list[str], counted: tuple[str, str], site: Site
+) -> None:
+    def look(state: State) -> None:
+        assert state["presence_middleware.visit"].identity is None
+
+    over_websocket(site(CHECKED), Call(BASIC, before=look, messages=messages))
+    assert online(site(CHECKED)) == [counted]
+
+
+# Who asks for a path of PRESENCE_LOGOUT, and is answered without an error, is offline.
+
+
+def out(status: int = 200, path: str = "/logout", method: str = "GET", **headers: str) -> Call:
+    """Return a request of ann to log out."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Call({**HEADER, **named}, path, method, (status,), is_streaming=method == "GET")
+
+
+def identify(state: State) -> None:
+    state["presence_middleware.visit"].identify("ann")
+
+
+def identify_and_forget(state: State) -> None:
+    identify(state)
+    state["presence_middleware.visit"].identify(None)
+
+
+def forget_and_say_so(state: State) -> None:
+    forget(state)
+    state["presence_middleware.visit"].log_out()
+
+
+def log_in(state: State) -> None:
+    state.update({"REMOTE_USER": "ann", "user": "ann"})
+
+
+def forget(state: State) -> None:
+    state.pop("REMOTE_USER", None)
+    state.pop("user", None)
+
+
+class Case(NamedTuple):
+    """A visit of ann, and her logout, which takes her offline or does not."""
+
+    logout: Call
+    is_online: bool = False
+    """Whether she is online afterwards."""
+    visit: Call = Call(HEADER)
+    given: Mapping[str, Any] = {}
+
+
+cross = partial(out, Sec_Fetch_Site="cross-site")
+CASES = {
+    **{
+        f"{method}: {status}": Case(out(status, method=method), status >= 400)
+        for status in (200, 204, 302, 399, 400, 401, 403, 405, 500)
+        for method in ("GET", "POST")
+    },
+    **{
+        f"{path} by {logout}": Case(out(path=path), is_online, given={"logout": logout})
+        for logout, path, is_online in [
+            *[("/logout", "/logout/", False), ("/logout", "/logout/now", True)],
+            *[("/logout", "/", True), ("/logout, /accounts/logout", "/accounts/logout", False)],
+            *[("/*/logout", "/de/logout", False), ("/*/logout", "/logout", True)],
+            *[("", "/logout", True), ("none", "/logout", True), (["/bye"], "/bye", False)],
+        ]
+    },
+    # A path that is no visit can log out.
+    **{
+        f"excluded: {status}": Case(
+            out(status, "/api/logout"),
+            status > 400,
+            given={"exclude": "/api/*", "logout": "/api/*"},
+        )
+        for status in (200, 500)
+    },
+    # What a browser asks for by itself, and another site that opens the path.
+    "a prefetch": Case(out(Sec_Purpose="prefetch"), True),
+    "an old prefetch": Case(out(Purpose="prefetch"), True),
+    "a passive request": Case(out(Presence="passive"), True),
+    "an image": Case(cross(Sec_Fetch_Mode="no-cors"), True),
+    "another site": Case(cross(Sec_Fetch_Mode="cors"), True),
+    "a page of another site": Case(
+        cross(Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document"), True
+    ),
+    "a preflight": Case(
+        out(method="OPTIONS", Origin="https://a", Access_Control_Request_Method="POST"), True
+    ),
+    **{
+        f"a page: {origin}": Case(out(method="POST", Sec_Fetch_Site=origin))
+        for origin in ("same-origin", "same-site", "none")
+    },
+    # Who it is. The app forgets who was logged in at arrival before it answers.
+    "at arrival": Case(
+        Call(path="/logout", state=LOGGED_IN, before=forget), visit=Call(state=LOGGED_IN)
+    ),
+    "at arrival, and a layer says so late": Case(
+        Call(path="/logout", state=LOGGED_IN, before=forget_and_say_so),
+        visit=Call(state=LOGGED_IN),
+    ),
+    "by a layer": Case(Call(path="/logout", before=identify), visit=Call(before=identify)),
+    "by a layer that forgets": Case(
+        Call(path="/logout", before=identify_and_forget), visit=Call(before=identify)
+    ),
+    "before the status": Case(Call(path="/logout", before=log_in), visit=Call(before=log_in)),
+    "one kind": Case(
+        Call(COOKIE, "/logout"), visit=Call(COOKIE), given={"identity": "user=cookie:sid"}
+    ),
+    "a guest who logs in elsewhere": Case(out(), True, visit=Call()),
+    **{
+        f"basic: {status}": Case(
+            Call(BASIC, "/logout", statuses=(status,)),
+            status > 400,
+            visit=Call(BASIC),
+            given={"identity": "user=basic"},
+        )
+        for status in (200, 302, 401)
+    },
+}
+
+
+@both
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_without_an_error_takes_the_user_offline(name: str, ask: Ask, site: Site) -> None:
+    case = CASES[name]
+    settings = site(**{"secret": "a" * 32, **case.given})
+    recorder_for(settings).hints.look_at = inf  # till then each request is looked at closely
+    ask(settings, case.visit)
+    before = online(settings)
+    assert len(before) == 1
+    ask(settings, case.logout)
+    assert online(settings) == (before if case.is_online else [])
+    if before == [ANN]:
+        assert Presence(settings).last_seen("ann") is not None
+        ask(settings, case.visit)
+        assert online(settings) == [ANN], "who comes back right after"
+
+
+@both
+@pytest.mark.parametrize(
+    "identity", ["user=header:X-User, guest=visitor", "user=cookie:sid, guest=ip"]
+)
+def test_a_guest_is_not_logged_out(identity: str, ask: Ask, site: Site) -> None:
+    """As at a path that the session cookie does not reach: the request shows only a guest."""
+    settings = site(identity, secret="a" * 32)
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}))
+    ask(settings, Call())
+    before = online(settings)
+    assert GUEST in before
+    ask(settings, Call(path="/logout"))
+    assert online(settings) == before
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}, path="/logout"))
+    assert online(settings) == [GUEST]
+
+
+@both
+@pytest.mark.parametrize(
+    ("identity", "path", "left"),
+    # Redis notes who left, so nobody may make up any number of guests who do.
+    [("user=cookie:sid:raw", "/logout", 100), ("guest=cookie:sid:raw:checked, user=auth", "/", 0)],
+)
+def test_guests_past_their_quota_cannot_leave_or_log_in_either(
+    identity: str, path: str, left: int, ask: Ask, site: Site
+) -> None:
+    settings = site(identity, bots="off")
+    for number in range(105):
+        ask(settings, Call({"Cookie": f"sid={number}"}, path))
+    recorder = recorder_for(settings)
+    assert recorder.flush()
+    assert recorder.backend.driver.connect().zcard(f"{settings.prefix}:user:left") == left
+    assert recorder.stats().dropped == {"quota": 5}
+
+
+@both
+def test_a_kind_that_nobody_can_leave_is_left_alone(ask: Ask, site: Site) -> None:
+    settings = site(store="hyperloglog")
+    ask(settings, Call(HEADER))
+    ask(settings, Call(HEADER, "/logout"))
+    assert recorder_for(settings).flush()
+    assert Presence(settings).counts()["user"] == 1
+
+
+@pytest.mark.parametrize("is_outermost", [True, False])
+def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, site: Site) -> None:
+    """Within our wrapper it is loaded late, and cleared before the response starts."""
+
+    async def login(request: Any) -> PlainTextResponse:
+        request.session["user"] = "ann"
+        return PlainTextResponse("welcome")
+
+    async def logout(request: Any) -> PlainTextResponse:
+        request.session.clear()
+        return PlainTextResponse("bye")
+
+    settings = site("user=session:user, guest=visitor")
+    layers = [
+        Middleware(asgi.PresenceMiddleware, settings=settings),
+        Middleware(SessionMiddleware, secret_key="a"),
+    ]
+    routes = [Route("/", login), Route("/logout", logout)]
+    app = Starlette(routes=routes, middleware=layers[:: 1 if is_outermost else -1])
+    transport = AsgiTransport(app, asyncio.run)
+    with httpx.Client(transport=transport, base_url="http://site") as client:
+        for path, there in (("/", [ANN]), ("/logout", [])):
+            assert client.get(path).status_code == 200
+            assert online(settings) == there
+
+
+@both
+@pytest.mark.parametrize("path", ["/", "/logout"])
+def test_a_request_from_before_the_logout_brings_nobody_back(
+    path: str, ask: Ask, site: Site
+) -> None:
+    """As of another tab, whose answer takes longer than the logout; or is there before it."""
+
+    def ask_meanwhile(_: State) -> None:
+        other = "/logout" if path == "/" else "/"
+        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, other)))
+        thread.start()
+        thread.join()
+
+    ask(site(), Call(HEADER, path, before=ask_meanwhile))
+    assert online(site()) == []
+
+
+def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
+    over_websocket(site(), Call(HEADER, "/logout"))
+    assert online(site()) == [ANN]
+
+
+@pytest.mark.parametrize("path", ["/", "/logout"])
+def test_outer_layers_read_what_inner_layers_have_set(path: str, site: Site) -> None:
+    async def app(scope: State, _: Any, __: Any) -> None:
+        scope["route"] = "found"
+        raise ValueError("boom")
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "path": path, "headers": []}
+    with pytest.raises(ValueError, match="boom"):
+        asyncio.run(asgi.PresenceMiddleware(app, settings=site())(scope, never, never))
+    assert scope["route"] == "found"
+
+
+@both
+def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    assert online(site()) == [ANN]
+    ask(site(enabled=False), Call(HEADER, "/logout"))
+    assert recorder_for(site(enabled=False)).flush()
+    assert online(site()) == [ANN]
