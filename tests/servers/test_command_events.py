@@ -199,14 +199,14 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
 ) -> None:
     key = f"{prefix}:user:reader:mailer"
     with Events(site, "--name", "mailer") as events:
-        wait_until(lambda: client.hget(key, "who"))
+        wait_until(lambda: client.get(key))
         events.presence.touch("ann")
         events.has("\tann")
-        handled = client.hget(key, "at")
-        wait_until(lambda: client.hget(key, "at") != handled)
+        handled = client.get(f"{key}/handled")
+        wait_until(lambda: client.get(f"{key}/handled") != handled)
         assert events.end(signal.SIGTERM) == 143
         assert events.errors == []
-        assert client.hkeys(key) == [b"at"]
+        assert (client.exists(key), client.exists(f"{key}/handled")) == (0, 1)
         events.presence.touch("bob")
     with Events(site, "--name", "mailer") as events:
         events.has("\tbob")
