@@ -311,7 +311,7 @@ class AsgiRequest(StateRequest):
     def _read_headers(self) -> dict[bytes, bytes]:
         """Return headers by lower-case name, with repeated headers joined.
 
-        Some servers pass names on as the client wrote them. All write Host alike, or none is there.
+        Some servers pass names on as the client wrote them. Then none of them is `host`.
         """
         headers = self.state.get("headers", ())
         by_name = dict(headers)

@@ -128,6 +128,9 @@ count-of-a-small-room-looks-up-the-site:
 + <= most then
 
 = contract/test_departures.py
+departure-by-a-reader-is-forgotten: Whoever a reader took offline stays so after a loss of data.
+- people.departed(who, act, stamp, moment)
++ pass
 logout-is-lost-with-the-data: A logout is repeated if the server lost it.
 - departure.is_sent, departure.moment = False, None
 + pass

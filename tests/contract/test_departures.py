@@ -330,6 +330,20 @@ def test_after_a_restart_without_data_all_sightings_are_written_again_with_their
         assert worker.recorder.stats().recorded == 4
 
 
+def test_whoever_a_reader_of_the_process_took_offline_stays_so_after_a_loss(
+    own: Server, start: Start
+) -> None:
+    worker = start(own.url)
+    worker.saw("ann", "bob")
+    worker.clock.now += 1
+    Presence(backend=worker.recorder.backend).leave("ann")
+    own.stop()
+    own.start()
+    worker.looks()
+    worker.writes()
+    assert worker.online() == ["bob"]
+
+
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
     worker = start()
     worker.saw("ann")
