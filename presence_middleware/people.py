@@ -15,8 +15,6 @@ from .stores import Act, Store
 
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
-FORGOTTEN = 5  # times the limit: those of a period who are remembered by a hash alone
-MOST_FORGOTTEN = 200_000  # 15 MB
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
@@ -181,7 +179,7 @@ class Taken(NamedTuple):
 class Memory:
     """Everybody whom a process knows: the people of the current period and of the one before.
 
-    A period is as long as the window. Beyond the limit, people are known by a hash alone.
+    A period is as long as the window. Beyond the limit, as many others are known by a hash alone.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -192,7 +190,6 @@ class Memory:
         self.period_ends = NEVER
         """When the next period must begin."""
         self._earlier: dict[Who, Person] = {}
-        self._most_forgotten = min(FORGOTTEN * limit, MOST_FORGOTTEN)
         self._forgotten, self._forgotten_earlier = set[int](), set[int]()
 
     def knows(self, who: Who) -> bool:
@@ -203,7 +200,7 @@ class Memory:
         if who in self.recent or who in self._earlier:
             return True
         hashes = self._forgotten, self._forgotten_earlier
-        return any(hash(who) in each or len(each) >= self._most_forgotten for each in hashes)
+        return any(hash(who) in each or len(each) >= self._limit for each in hashes)
 
     def remember(self, who: Who) -> Person:
         """Return somebody who is not among the recent people, and remember them if there is room.
@@ -219,7 +216,7 @@ class Memory:
             self.recent[who] = person
         else:
             forgotten = who
-        if forgotten is not None and len(self._forgotten) < self._most_forgotten:
+        if forgotten is not None and len(self._forgotten) < self._limit:
             self._forgotten.add(hash(forgotten))
         return person
 

@@ -1158,10 +1158,10 @@ forgotten-people-are-new-in-the-next-period:
 - self._forgotten_earlier, self._forgotten = self._forgotten, set()
 + self._forgotten_earlier, self._forgotten = set(), set()
 full-memory-knows-nobody: With more people than there is room for, no guest is refused.
-- hash(who) in each or len(each) >= self._most_forgotten
+- hash(who) in each or len(each) >= self._limit
 + hash(who) in each
 forgotten-people-without-bound: A process remembers a bounded number of hashes of people.
-- if forgotten is not None and len(self._forgotten) < self._most_forgotten:
+- if forgotten is not None and len(self._forgotten) < self._limit:
 + if forgotten is not None:
 
 = unit/test_notices.py

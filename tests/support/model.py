@@ -196,7 +196,8 @@ class Model:
             goodbye = self.bye.pop(id)
             if id in self.seen:
                 self.seen[id] = max(self.seen[id], goodbye)
-        self.is_marked = bool(self.seen)
+        # Only a write notes that there are members.
+        self.is_marked = self.is_marked and bool(self.seen)
 
     def leave_rooms(self, now: int) -> None:
         """Take those who are offline out of their rooms, as whoever reads a room does."""

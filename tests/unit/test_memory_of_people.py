@@ -4,13 +4,13 @@ from typing import cast
 
 import pytest
 
-from presence_middleware.people import FORGOTTEN, People
+from presence_middleware.people import People
 from presence_middleware.stores import Act, Store
 from tests.support.memory import traced
 
 WINDOW = 600.0
 LIMIT = 50
-ROOM = 2 * LIMIT * (1 + FORGOTTEN)
+ROOM = 4 * LIMIT
 
 
 def guests(first: int, number: int) -> list[tuple[str, str]]:
@@ -26,7 +26,7 @@ def people(*guests: tuple[str, str]) -> People:
 
 
 def test_guests_are_known_beyond_the_limit_until_the_period_after_theirs_ends() -> None:
-    came = guests(0, ROOM // 2)
+    came = guests(0, ROOM - LIMIT)
     known = people(*came)
     for period in (1, 2, 3):
         assert all(known.knows(guest) for guest in came) is (period < 3)
@@ -36,7 +36,7 @@ def test_guests_are_known_beyond_the_limit_until_the_period_after_theirs_ends() 
 
 
 def test_few_others_are_taken_for_known() -> None:
-    known = people(*guests(0, ROOM // 2))
+    known = people(*guests(0, ROOM - LIMIT))
     assert sum(map(known.knows, guests(ROOM, 2000))) < 10
 
 
