@@ -135,9 +135,10 @@ class Recorder:
         )
         self.usual_until = -math.inf
         """Until when a plain request needs no `admit`, by the recorder's clock."""
-        self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
+        # At last: from then on, other threads of this process take everything as it is.
+        self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
 
     @property
     def thread(self) -> threading.Thread | None:
@@ -266,15 +267,15 @@ class Recorder:
         longer than half of `seconds` for another write to end, and starts no round trip after that.
         """
         attempt = Attempt(avoid, time.monotonic() + seconds / 2, query)
-        people, health = self.people, self.health
+        people, health, writer = self.people, self.health, self.writer
         if people.is_empty:
             attempt.is_complete = True
             return attempt
-        if not self.writer.lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
+        if not writer.lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return attempt
         try:
             flushed = people.flushed
-            self.writer.write(attempt)
+            writer.write(attempt)
             health.attempt_ended()
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
@@ -286,7 +287,7 @@ class Recorder:
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}
                 people.drop_expired(now - settings.window, keep_since)
         finally:
-            self.writer.lock.release()
+            writer.lock.release()
         return attempt
 
     @property

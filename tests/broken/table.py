@@ -621,6 +621,9 @@ exit-agrees-first: An exit that is out of time agrees on nothing.
 + driver.run(backend.layout.claim(now))
 
 = redis/test_recorder.py
+write-frees-the-lock-of-another: A write ends although another thread made the recorder anew.
+- writer.lock.release()
++ self.writer.lock.release()
 people-without-lock in people.py: Threads of a process record at once without losing a sighting.
 - self.lock = threading.Lock()
 + self.lock: Any = threading.Semaphore(99)

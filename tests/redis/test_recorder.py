@@ -175,6 +175,21 @@ def test_the_newest_sighting_wins_whichever_ends_last(is_usual: bool, start: Sta
     assert worker.presence.last_seen("bob") == moment_of(NOON + 30)
 
 
+def test_a_write_ends_although_another_thread_made_the_recorder_anew(
+    idle: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under uWSGI, the first requests of a child find that it was forked, several at once."""
+    idle.record(("user", "ann"), idle.stamp())
+    write = idle.writer.write
+
+    def write_anew(attempt: Any) -> None:
+        idle.reset()
+        write(attempt)
+
+    monkeypatch.setattr(idle.writer, "write", write_anew)
+    assert idle.flush()
+
+
 def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:
     """As in a test suite, whose client keeps a response, or drops it, and closes neither."""
     app = Flask(__name__)
