@@ -38,6 +38,7 @@ FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
 SEEN = Act.SEEN
 
 T = TypeVar("T")
+_resetting = threading.Lock()  # several requests may find at once that this process was forked
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
@@ -230,7 +231,9 @@ class Recorder:
     def _check_process(self) -> None:
         """Reset the recorder if this process is a child whose fork called no hook."""
         if self.worker.is_inherited:
-            self.reset(self.people.waiting())
+            with _resetting:
+                if self.worker.is_inherited:
+                    self.reset(self.people.waiting())
 
     def run_once(self) -> float:
         """Run a round of the thread; return the seconds to pause before the next.
@@ -247,8 +250,7 @@ class Recorder:
                 self.writer.rewrite_lost()
             self.backend.upkeep.run(self.writer.driver)
             now = self.stamp()
-            if now >= self.people.period_ends:
-                self.guests.turn(now)
+            self.guests.turn(now)
             if is_written:
                 self.hints.check(now, self.backend.writing_driver)
         except Exception as error:

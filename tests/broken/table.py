@@ -621,6 +621,11 @@ exit-agrees-first: An exit that is out of time agrees on nothing.
 + driver.run(backend.layout.claim(now))
 
 = redis/test_recorder.py
+child-is-made-anew-twice: Requests that find a fork at once lose nobody.
+-             with _resetting:
+-                 if self.worker.is_inherited:
+-                     self.reset(self.people.waiting())
++             self.reset(self.people.waiting())
 write-frees-the-lock-of-another: A write ends although another thread made the recorder anew.
 - writer.lock.release()
 + self.writer.lock.release()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,26 @@ def test_the_newest_sighting_wins_whichever_ends_last(is_usual: bool, start: Sta
     slow.end()
     worker.writes()
     assert worker.presence.last_seen("bob") == moment_of(NOON + 30)
+
+
+def test_requests_that_find_a_fork_at_once_make_the_recorder_anew_once(
+    idle: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presence_middleware.recorder.worker.getpid", lambda: -1)
+    reset, resets, is_twice = idle.reset, list[object](), threading.Event()
+
+    def reset_amid_another(sightings: Any) -> None:
+        resets.append(sightings)
+        if len(resets) == 2:
+            is_twice.set()
+        is_twice.wait(0.3)
+        reset(sightings)
+
+    monkeypatch.setattr(idle, "reset", reset_amid_another)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: idle.flush(), range(2))) == [True, True]
+    assert len(resets) == 1
+    assert idle.stats().flushed == 1
 
 
 def test_a_write_ends_although_another_thread_made_the_recorder_anew(
