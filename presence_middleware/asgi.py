@@ -277,11 +277,7 @@ def _readable(scope: Scope) -> Scope:
     Only the first header is examined, because a server makes all headers in the same way.
     """
     headers, client = scope.get("headers"), scope.get("client")
-    if (
-        type(headers) is list
-        and type(client) is tuple
-        and type(headers[:1] and headers[0]) is tuple
-    ):
+    if type(headers) is list and type(client) is tuple and headers and type(headers[0]) is tuple:
         return scope  # as nearly all servers have it
     lists: Scope = {}
     if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from .identity.ids import Who
+from .rooms import Room
 from .stores import Act, Store
 
 NEVER = float("-inf")
@@ -28,14 +29,6 @@ had brought too many guests.
 
 Sightings = list[tuple[Who, float, float]]
 """Identities with their last-seen and arrival times."""
-
-
-class Room(NamedTuple):
-    """A room, and since when somebody is in it."""
-
-    number: int
-    """The number of the room, or `NOWHERE`."""
-    since: float
 
 
 class Departed:

@@ -71,6 +71,14 @@ def is_same_origin(request: Request) -> bool:
     return bool(origin and host) and urlsplit(origin or "").netloc.lower() == (host or "").lower()
 
 
+class Room(NamedTuple):
+    """A room, and since when somebody is in it."""
+
+    number: int
+    """The number of the room, or `NOWHERE`."""
+    since: float
+
+
 class Rooms:
     """The rules of `PRESENCE_ROOMS`."""
 
@@ -95,22 +103,22 @@ class Rooms:
         """Return the number of a room, given its name or a path in it."""
         return room_number(self.name_of(name_or_path) or name_or_path)
 
-    def number_for(self, request: Request, signal: Signal | None = None) -> int | None:
-        """Return the number of the room that a request enters; None if it stays where it was.
+    def entered(self, request: Request, at: float, signal: Signal | None = None) -> Room | None:
+        """Return the room that a request enters; None if its user stays where they were.
 
-        A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
-        such as those that the page in the room sends, change nothing. The room of a signal is that
-        of its page: the path of the request is no room. Never raises.
+        `at` is when it arrived. A navigation to a page in no room leaves the room: the number is
+        `NOWHERE`. Other requests, such as those that the page in the room sends, change nothing.
+        The room of a signal is that of its page: the path of the request is no room. Never raises.
         """
         if signal is not None:
-            return None if signal.page is None else self.number_at(signal.page) or NOWHERE
+            return None if signal.page is None else Room(self.number_at(signal.page) or NOWHERE, at)
         try:
             number = self.number_at(request.app_path)
-            if number is not None:
-                return number
-            return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+            if number or request.header("sec-fetch-mode") == "navigate":
+                return Room(number or NOWHERE, at)
         except Exception:  # an invalid environ or scope
             return None
+        return None
 
     def number_at(self, path: str) -> int | None:
         """Return the number of the room that a path is in, or None."""

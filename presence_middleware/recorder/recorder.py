@@ -21,9 +21,9 @@ from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
-from ..people import People, Reason, Room, Sightings
+from ..people import People, Reason, Sightings
 from ..request import Request
-from ..rooms import Signal
+from ..rooms import Room, Signal
 from ..settings import Settings
 from ..stores import NOWHERE, Act, Plan
 from .guests import Guests

@@ -12,9 +12,8 @@ from ..backend import Backend
 from ..connections.limits import Patience
 from ..identity.ids import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
-from ..people import Room
 from ..request import OVER, Request, StateRequest
-from ..rooms import Signal
+from ..rooms import Room, Signal
 from ..settings import Settings
 from ..stores import Act
 from .request_filter import RequestFilter
@@ -120,10 +119,8 @@ class Visit(StateRequest):
             recorder.admit(self, signal)
             self.note_login()
         rooms = self.backend.rooms
-        if rooms is not None and self.purpose not in UNCOUNTED:
-            number = rooms.number_for(self, signal)
-            if number is not None:
-                self.room = Room(number, self.arrival)
+        if rooms is not None:
+            self.room = rooms.entered(self, self.arrival, signal)
 
     @property
     def needs_status(self) -> bool:

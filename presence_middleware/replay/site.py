@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from ..identity.ids import Who
-from ..people import People, Room
+from ..people import People
 from ..recorder import Recorder
 from ..recorder.guests import QUOTA, Guests
 from ..recorder.recorder import resolver_for
@@ -100,8 +100,8 @@ class Follower(Visitors):
         if (who := self.who(line)) is None:
             return
         at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.backend.rooms
-        number = None if rooms is None else rooms.number_for(line.request)
-        self.recorder.record(who, at, room=None if number is None else Room(number, at))
+        room = None if rooms is None else rooms.entered(line.request, at)
+        self.recorder.record(who, at, room=room)
 
     def write_if_due(self) -> bool:
         """Write what was noted and do the upkeep, once a flush interval. Never raises.

@@ -14,7 +14,8 @@ from typing import Any
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.url import RedisURL
-from presence_middleware.people import People, Room
+from presence_middleware.people import People
+from presence_middleware.rooms import Room
 from presence_middleware.stores import STORES, Seen, SortedSet, Store, Write
 from presence_middleware.stores.plan import to_microseconds
 from tests.support.memory import traced

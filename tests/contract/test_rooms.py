@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.asking import State

@@ -11,8 +11,8 @@ import redis.asyncio
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.connections.loops import in_thread
-from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
+from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from presence_middleware.wsgi import WsgiVisit
 

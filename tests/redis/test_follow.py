@@ -29,7 +29,7 @@ from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
-from presence_middleware.people import Room
+from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import Plan, Position, moment_of, room_number
 from tests.support.acts import record, send

@@ -6,9 +6,9 @@ from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.writer import CHECK_EVERY
+from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, room_number
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings

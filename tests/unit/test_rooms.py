@@ -112,10 +112,10 @@ def test_only_a_navigation_leaves_a_room_without_entering_another(
     headers = [("Sec-Fetch-Mode", mode.encode())] if mode else []
     number = NOWHERE if room == "nowhere" else room and room_number(room)
     for view in Request(headers, path=path, mount=mount).views():
-        assert SITE.number_for(view) == number
+        assert SITE.entered(view, 5.0) == (None if number is None else (number, 5.0))
 
 
 def test_a_request_that_cannot_be_read_changes_nothing() -> None:
-    assert FORUMS.number_for(WsgiRequest({"PATH_INFO": 5})) is None
+    assert FORUMS.entered(WsgiRequest({"PATH_INFO": 5}), 5.0) is None
     broken = {"PATH_INFO": "/home", "HTTP_SEC_FETCH_MODE": 5}
-    assert FORUMS.number_for(WsgiRequest(broken)) is None
+    assert FORUMS.entered(WsgiRequest(broken), 5.0) is None
