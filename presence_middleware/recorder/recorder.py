@@ -17,7 +17,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..connections.health import RedisHealth
-from ..errors import PresenceUnavailable, QueryError, RedisRefused
+from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
@@ -25,7 +25,7 @@ from ..people import People, Reason, Sightings
 from ..request import Request
 from ..rooms import Room, Signal
 from ..settings import Settings
-from ..stores import NOWHERE, Act, Plan
+from ..stores import Act, Plan
 from .guests import Guests
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
@@ -163,19 +163,6 @@ class Recorder:
             self.usual_until = self.hints.look_at
         self.open_visits[visit] = None
 
-    def room_number(self, room: str) -> int | None:
-        """Return the number of a room that a handler enters; None if the site has no rooms.
-
-        `room` is its name or a path in it; empty for no room. Raises `QueryError` if it is no text.
-        """
-        if not isinstance(room, str):
-            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
-        rooms = self.backend.rooms
-        if rooms is None:
-            self.hints.warn("rooms")
-            return None
-        return rooms.number_of(room) if room else NOWHERE
-
     def record(  # noqa: PLR0917 - each request comes here, and keywords take longer
         self,
         who: Who,
@@ -250,7 +237,8 @@ class Recorder:
                 self.writer.rewrite_lost()
             self.backend.upkeep.run(self.writer.driver)
             now = self.stamp()
-            self.guests.turn(now)
+            if now >= self.people.period_ends:
+                self.guests.turn(now)
             if is_written:
                 self.hints.check(now, self.backend.writing_driver)
         except Exception as error:

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 from ..backend import Backend
 from ..connections.limits import Patience
+from ..errors import QueryError
 from ..identity.ids import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
 from ..request import OVER, Request, StateRequest
 from ..rooms import Room, Signal
 from ..settings import Settings
-from ..stores import Act
+from ..stores import NOWHERE, Act
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .verdict import (
@@ -60,7 +61,6 @@ class Recording(Protocol):
         room: Room | None = None,
         inventor: Request | None = None,
     ) -> None: ...
-    def room_number(self, room: str) -> int | None: ...
     def write_for_reader(self) -> None: ...
 
 
@@ -179,11 +179,13 @@ class Visit(StateRequest):
         setting is empty, nobody is in a room, and this only logs a warning once. `room` may also be
         a path in a room. Raises `QueryError` if it is no text.
         """
-        number = self.recorder.room_number(room)
-        if number is None:
+        if not isinstance(room, str):
+            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
+        rooms, stamp = self.backend.rooms, self.recorder.stamp()
+        if rooms is None:
+            self.recorder.hints.warn("rooms")
             return
-        stamp = self.recorder.stamp()
-        self.room = Room(number, stamp)
+        self.room = Room(rooms.number_of(room) if room else NOWHERE, stamp)
         if self._noted is not None and self.is_counting:
             self._conclude(self._resolve(), stamp, 0.0)
 

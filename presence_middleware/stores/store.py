@@ -340,8 +340,8 @@ class ScriptedStore(Store):
                 len(departures),
                 *(() if arrivals == moments else map(as_seconds, arrivals)),
             )
-            header = "".join(f"{word} " for word in head)
-            calls.append((names, (header, *words, *sweep)))
+            header = " ".join(map(str, head))
+            calls.append((names, (f"{header} ", *words, *sweep)))
         replies = yield from self._script.run(*calls)
         refused, full, before, came, went, cuts, more = zip(*replies, strict=True)
         if any(cuts):

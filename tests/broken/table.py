@@ -93,6 +93,9 @@ checked-guest-has-no-quota: A guest whose login is checked has a quota all the s
 + self.has_quota = rule.type.forgeable and not rule.checked
 
 = redis/test_upkeep.py
+clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
+- cut = now - max(self.ttl - keys.SLACK, self.gone_after)
++ cut = now - self.window
 clean-up-takes-all-at-once: One command removes a thousand ids at most.
 - page_end = members_with_scores(last)[0][1] if last else cut
 + page_end = cut
@@ -318,9 +321,6 @@ page-loses-ids-of-equal-times: Pages list each id once, also those of equal time
 missing-script-fails: A server that restarted gets the scripts again.
 - if ScriptMissing in map(type, outcomes):
 + if False:
-clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
-- cut = now - max(self.ttl - keys.SLACK, self.gone_after)
-+ cut = now - self.window
 logout-leaves-the-room-full: Whoever logs out leaves the room.
 - if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
 erased-id-stays-among-moves: An id that is erased is in no key of rooms.
@@ -1234,8 +1234,8 @@ long-paths-are-remembered: A process remembers the rooms of short paths only.
 - return self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
 + return self._number_at(path)
 navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
-- return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
-+ return None
+- if number or request.header("sec-fetch-mode") == "navigate":
++ if number:
 
 = unit/test_settings.py
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.

@@ -229,6 +229,17 @@ def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
     assert site.redis.zrange(key, 0, -1) == [b"online"]
 
 
+def test_a_clean_up_removes_only_what_nobody_can_ask_for(site: Site) -> None:
+    keep = site.settings.keep_seconds("user")
+    ages = {"online": 0, "offline": KEEP + 1, "old": keep - 1, "too old": keep + 1}
+    names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "gone")]
+    for name in names:
+        site.redis.zadd(name, {id: NOON - age for id, age in ages.items()})
+    cleaned_up(site, "user", names[0])
+    for name in names:
+        assert site.redis.zrange(name, 0, -1) == [b"old", b"offline", b"online"]
+
+
 def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> None:
     """After the server's clock was set back, no id is lost, and none stays an hour longer."""
     names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
