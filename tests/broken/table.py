@@ -7,6 +7,7 @@ does not, ` in ` and the file follow the name.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -1601,14 +1602,20 @@ class Break(NamedTuple):
 
         Raises `Outdated`.
         """
-        files = [file for kind in ("py", "lua", "js") for file in PACKAGE.rglob(f"*.{kind}")]
-        texts = {file: file.read_text("utf-8") for file in files if self.file in str(file)}
+        texts = {file: text for file, text in package_texts().items() if self.file in str(file)}
         found = {file: text.count(self.old) for file, text in texts.items() if self.old in text}
         if sum(found.values()) != 1:
             where = ", ".join(f"{file.relative_to(PACKAGE)} {n} times" for file, n in found.items())
             raise Outdated(f"{self.name}: {self.old!r} occurs not once: {where or 'nowhere'}")
         (file,) = found
         return file.relative_to(ROOT), texts[file].replace(self.old, self.new)
+
+
+@cache
+def package_texts() -> dict[Path, str]:
+    """Return the texts of the package that a break may change, by file."""
+    files = [file for kind in ("py", "lua", "js") for file in PACKAGE.rglob(f"*.{kind}")]
+    return {file: file.read_text("utf-8") for file in files}
 
 
 _BREAK = re.compile(r"([\w-]+)(?: in (.+))?:\s+(.+)\n((?:- .*\n)+)((?:\+ .*\n)*)")
