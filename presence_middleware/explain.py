@@ -107,7 +107,7 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
         "request": f"{what}, room {room}" if room and not refusal else what,
         "rules": rules,
         "conclusion": f"not counted: {refusal}" if refusal else counts_as,
-        "hints": [f"hint: {hint.message}: {hint.remedy}" for hint in shows],
+        "hints": [f"hint: {mistake}" for mistake in shows],
     }
 
 

@@ -48,7 +48,7 @@ class RequestFilter:
             if may_log_out and path in self._logout:
                 return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
         except Exception as error:  # a malformed environ or scope
-            self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
+            self._hints.warn("unreadable", f"({type(error).__name__}) and is not recorded")
             return Purpose.NO_VISIT
         return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
 
