@@ -14,7 +14,7 @@ from .. import logs
 from ..connections.drivers import Driver
 from ..connections.server import eviction_policy, server_facts
 from ..errors import PresenceError
-from ..identity.addresses import ADDRESS_HEADERS, hidden_clients, networks
+from ..identity.addresses import networks, unnamed_proxy
 from ..identity.bots import BOT
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
@@ -159,6 +159,7 @@ class SetupHints:
     def __init__(self, settings: Settings, resolver: IdentityResolver) -> None:
         self._settings, self._logins = settings, resolver.logins
         self._mistakes = Mistakes(settings)
+        self._user = " or ".join(sorted(self._mistakes.users))
         self._hosts: dict[str, dict[object, set[int]]] = {
             kind: defaultdict(set) for kind in login_kinds(settings.identity)
         }
@@ -193,8 +194,7 @@ class SetupHints:
     ) -> Iterator[Mistake]:
         """Yield the mistakes that a visit shows, also by what others before it have shown."""
         kind = None if who is None else who[0]
-        users = self._mistakes.users
-        named = " or ".join(sorted(users))
+        users, named = self._mistakes.users, self._user
         if purpose is not Purpose.PAGE:
             hint = "logout" if purpose in LOGOUTS else "pulse"
             if kind in users:
@@ -308,17 +308,15 @@ class Mistakes:
 
         `kind` is that of the identity that was found in it.
         """
-        # Few requests have these headers, and parsing the address of the peer takes long.
-        if self.needs_address and any(map(request.header, ADDRESS_HEADERS)):
-            reason, network = hidden_clients(request, self._proxies)
-            if reason == "unnamed":
-                yield Mistake("proxy", "", (f"{self._named}{network}",))
+        if self.needs_address and (network := unnamed_proxy(request, self._proxies)):
+            yield Mistake("proxy", "", (f"{self._named}{network}",))
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
             return
+        cookies = request.header("cookie") or ""
         for name, unread in self._unread.items():
-            if unread[0].is_in(request):
+            if unread[0].cookie in cookies and unread[0].is_in(request):
                 used = [each for each in unread if each.framework.lower() in sys.modules]
                 remedies = [each.remedy for each in used or unread]
                 yield Mistake("credential", name, ("; ".join(remedies),))

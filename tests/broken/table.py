@@ -57,8 +57,8 @@ networks-share-a-counter: Each network has a quota of its own.
 - return network if has_its_own else network % COUNTED
 + return network % COUNTED
 two-headers-end-the-quota: A client that sends a second header of addresses has a quota, too.
-- return reason is not None
-+ return reason is not None or request.address is None
+- return unnamed_proxy(request, self._proxies) is not None
++ return unnamed_proxy(request, self._proxies) is not None or request.address is None
 no-cap: A kind never has more members than its cap.
 - if #ids <= room then room = false end
 + room = false
@@ -745,7 +745,7 @@ header-of-a-proxy-is-read-late: Guests behind a proxy stay apart if a layer remo
 + pass
 odd-address-fails-the-request: A server's odd address fails no request.
 - def locate(request: StateRequest) -> str | None:
--         peer = parse_address(str(request.peer or ""))
+-         peer = _peer(request)
 + def locate(request: StateRequest) -> str | None:
 +         peer = parse_address(request.peer or "")
 
