@@ -7,7 +7,8 @@ belong to a trusted proxy is the client's (RFC 7239; X-Forwarded-For by the same
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from socket import AF_INET, AF_INET6, inet_pton
 from typing import Literal, NamedTuple
 
 from ..parsers import items, text_of
@@ -183,9 +184,11 @@ def unnamed_proxy(request: Request, proxies: Proxies) -> Network | Literal["unix
     if not headers or proxies.hops:
         return None
     peer = _peer(request)
+    network = _INTERNAL.network_of(peer)
+    if network is None or peer in proxies:
+        return None
     # A server that reads the headers itself has replaced the peer with an address in them.
-    is_client = peer and any(str(peer) in text for text in headers)
-    return None if is_client or peer in proxies else _INTERNAL.network_of(peer)
+    return None if peer and any(str(peer) in text for text in headers) else network
 
 
 def _forwarding_headers(request: Request) -> list[str]:
@@ -213,11 +216,15 @@ def parse_address(text: str) -> Address | None:
     """Parse an address, with or without port and brackets; IPv4 in IPv6 becomes IPv4."""
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2] or ""
+    text = text.partition("%")[0]  # the name of an interface follows the sign
     try:
-        address = ip_address(text.partition("%")[0])  # the name of an interface follows the sign
-    except ValueError:
+        # `ipaddress` takes longer to parse text.
+        if ":" not in text:
+            return IPv4Address(inet_pton(AF_INET, text))
+        address = IPv6Address(inet_pton(AF_INET6, text))
+    except (OSError, ValueError):
         return None
-    return getattr(address, "ipv4_mapped", None) or address
+    return address.ipv4_mapped or address
 
 
 def networks(address: str | None) -> tuple[int, ...]:
