@@ -184,11 +184,9 @@ def unnamed_proxy(request: Request, proxies: Proxies) -> Network | Literal["unix
     if not headers or proxies.hops:
         return None
     peer = _peer(request)
-    network = _INTERNAL.network_of(peer)
-    if network is None or peer in proxies:
-        return None
     # A server that reads the headers itself has replaced the peer with an address in them.
-    return None if peer and any(str(peer) in text for text in headers) else network
+    is_client = peer and any(str(peer) in text for text in headers)
+    return None if is_client or peer in proxies else _INTERNAL.network_of(peer)
 
 
 def _forwarding_headers(request: Request) -> list[str]:
