@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from .identity.resolver import Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
-from .recorder.request_filter import RequestFilter, why_no_visit
+from .recorder.request_filter import EXCLUDED, RequestFilter
 from .recorder.setup_hints import Mistakes, SetupHints
 from .recorder.verdict import LOGOUTS, Purpose
 from .request import WsgiRequest
@@ -73,17 +73,13 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
     board, pulse, path = settings.board_path, settings.pulse_path, request.path
     signal = read_signal(request, is_own=path == pulse) if pulse else None
     is_board = bool(board) and f"{path}/".startswith(f"{board}/")
-    purpose = RequestFilter(settings, hints).purpose_of(request, signal)
-    refusal = ""
+    purpose, refusal = RequestFilter(settings, hints).ruling(request, signal)
     if not settings.enabled:
         purpose, refusal = Purpose.NO_VISIT, "PRESENCE_ENABLED is off"
     elif is_board or (pulse and signal is None and path in (pulse, f"{pulse}.js")):
         purpose, refusal = Purpose.NO_VISIT, "the middleware itself answers it"
-    elif purpose is Purpose.NO_VISIT:
-        sender = "a page of another site sent it" if signal else ""
-        refusal = why_no_visit(request) or sender or "its path is in PRESENCE_EXCLUDE"
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
-    what = "excluded" if "PRESENCE_EXCLUDE" in refusal else _PURPOSES.get(purpose, "no visit")
+    what = "excluded" if refusal == EXCLUDED else _PURPOSES.get(purpose, "no visit")
     rules, found, unless = list[dict[str, str]](), list[tuple[Matcher, str]](), ""
     for matcher in resolver.matchers:
         if found and not found[-1][0].is_checked:
@@ -107,7 +103,7 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
         "request": f"{what}, room {room}" if room and not refusal else what,
         "rules": rules,
         "conclusion": f"not counted: {refusal}" if refusal else counts_as,
-        "hints": [f"hint: {hint.message}: {hint.remedy}" for hint in shows],
+        "hints": [f"hint: {mistake}" for mistake in shows],
     }
 
 

@@ -99,7 +99,7 @@ def text_of(value: Any) -> str:
     """Return text from which a parser makes an equal value. That of most values is their `str`."""
     if type(value) in (tuple, list):
         return ", ".join("=".join(x) if isinstance(x, tuple) else str(x) for x in value)
-    return str(value)
+    return str(int(value) if isinstance(value, bool) else value)
 
 
 def items(value: object) -> list[str]:

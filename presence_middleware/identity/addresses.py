@@ -7,7 +7,8 @@ belong to a trusted proxy is the client's (RFC 7239; X-Forwarded-For by the same
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from socket import AF_INET, AF_INET6, inet_pton
 from typing import Literal, NamedTuple
 
 from ..parsers import items, text_of
@@ -127,7 +128,7 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
         return None
 
     def locate(request: StateRequest) -> str | None:
-        peer = parse_address(str(request.peer or ""))
+        peer = _peer(request)
         given = request.forwarded or map(request.header, ADDRESS_HEADERS)
         forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
         hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
@@ -165,27 +166,35 @@ def _forwarded(header: str) -> list[Address | None]:
     return hops[::-1] or [None]
 
 
-def hidden_clients(
-    request: Request, proxies: Proxies
-) -> tuple[Literal["silent", "unnamed"] | None, Network | Literal["unix"] | None]:
-    """Return why the clients of a request's peer cannot be distinguished by their addresses.
+def is_silent(request: Request) -> bool:
+    """Return whether the peer of a request may be a proxy that sends no addresses of its clients.
 
-    `silent` is a peer that may be a proxy, because it is on this host, in a private network or on a
-    unix socket, and sends no addresses of its clients. `unnamed` is one that sends them, but that
-    `proxies` does not contain. None stands for all other peers. Also return the network of the
-    peer, if it may be a proxy.
+    Such a peer is on this host, in a private network or on a unix socket. Its clients cannot be
+    distinguished by their addresses.
     """
-    peer = parse_address(str(request.peer or ""))
-    network = _INTERNAL.network_of(peer)
-    if network is None:
-        return None, None
-    headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
-    if not headers:
-        return "silent", network
+    return not _forwarding_headers(request) and _INTERNAL.network_of(_peer(request)) is not None
+
+
+def unnamed_proxy(request: Request, proxies: Proxies) -> Network | Literal["unix"] | None:
+    """Return the network of a proxy that sends addresses of its clients, but is not in `proxies`.
+
+    Return None for all other peers.
+    """
+    headers = _forwarding_headers(request)
+    if not headers or proxies.hops:
+        return None
+    peer = _peer(request)
     # A server that reads the headers itself has replaced the peer with an address in them.
     is_client = peer and any(str(peer) in text for text in headers)
-    is_named = proxies.hops or peer in proxies or is_client
-    return None if is_named else "unnamed", network
+    return None if is_client or peer in proxies else _INTERNAL.network_of(peer)
+
+
+def _forwarding_headers(request: Request) -> list[str]:
+    return [header for name in ADDRESS_HEADERS if (header := request.header(name))]
+
+
+def _peer(request: Request) -> Address | None:
+    return parse_address(str(request.peer or ""))
 
 
 def client_address(request: Request) -> str | None:
@@ -205,11 +214,15 @@ def parse_address(text: str) -> Address | None:
     """Parse an address, with or without port and brackets; IPv4 in IPv6 becomes IPv4."""
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2] or ""
+    text = text.partition("%")[0]  # the name of an interface follows the sign
     try:
-        address = ip_address(text.partition("%")[0])  # the name of an interface follows the sign
-    except ValueError:
+        # `ipaddress` takes longer to parse text.
+        if ":" not in text:
+            return IPv4Address(inet_pton(AF_INET, text))
+        address = IPv6Address(inet_pton(AF_INET6, text))
+    except (OSError, ValueError):
         return None
-    return getattr(address, "ipv4_mapped", None) or address
+    return address.ipv4_mapped or address
 
 
 def networks(address: str | None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ are always refreshed.
 from collections import Counter
 from collections.abc import Callable
 
-from ..identity.addresses import Proxies, client_address, hidden_clients, networks
+from ..identity.addresses import Proxies, client_address, is_silent, networks, unnamed_proxy
 from ..identity.ids import Who
 from ..people import People
 from ..request import Request
@@ -99,7 +99,7 @@ class Guests:
         """Return whether a request comes from a proxy with clients that cannot be distinguished."""
         if not isinstance(request.address, str | None):
             return True  # a mistake of the server, which no client can cause
-        reason, _ = hidden_clients(request, self._proxies)
-        if reason == "silent":
+        if is_silent(request):
             self._report("silent")
-        return reason is not None
+            return True
+        return unnamed_proxy(request, self._proxies) is not None

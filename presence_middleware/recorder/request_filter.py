@@ -15,6 +15,7 @@ from .verdict import Purpose
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
+EXCLUDED = "its path is in PRESENCE_EXCLUDE"
 
 
 class RequestFilter:
@@ -36,24 +37,29 @@ class RequestFilter:
         do not matter. Never raises: a request that cannot be read is not a visit.
         """
         try:
-            if why_no_visit(request):
-                return Purpose.NO_VISIT
-            path = request.path
-            is_excluded = signal is None and path in self._excluded
-            if signal is not None:
-                purpose = Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE
-                return purpose if signal.is_same_origin else Purpose.NO_VISIT
-            is_cross_site = request.header("sec-fetch-site") == "cross-site"
-            may_log_out = not is_cross_site and request.get("type") != "websocket"
-            if may_log_out and path in self._logout:
-                return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
+            return self.ruling(request, signal)[0]
         except Exception as error:  # a malformed environ or scope
-            self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
+            self._hints.warn("unreadable", f"({type(error).__name__}) and is not recorded")
             return Purpose.NO_VISIT
-        return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
+
+    def ruling(self, request: Request, signal: Signal | None = None) -> tuple[Purpose, str]:
+        """Return what a request is, and if it is no visit, why. Raises if it cannot be read."""
+        if why := _why_no_visit(request):
+            return Purpose.NO_VISIT, why
+        path = request.path
+        if signal is not None:
+            if not signal.is_same_origin:
+                return Purpose.NO_VISIT, "a page of another site sent it"
+            return Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE, ""
+        is_excluded = path in self._excluded
+        is_cross_site = request.header("sec-fetch-site") == "cross-site"
+        may_log_out = not is_cross_site and request.get("type") != "websocket"
+        if may_log_out and path in self._logout:
+            return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT, ""
+        return (Purpose.NO_VISIT, EXCLUDED) if is_excluded else (Purpose.PAGE, "")
 
 
-def why_no_visit(request: Request) -> str:
+def _why_no_visit(request: Request) -> str:
     """Return why no user looks at the response to a request; empty if a user may."""
     if (request.header("presence") or "").lower() == "passive":
         return "it has the header Presence: passive"

@@ -247,7 +247,7 @@ class Agreement:
             driver.run(backend.layout.claim(now), deadline)
             in_force = driver.run(publish(clock.moment(now)), deadline)
             for name, value in in_force.differing.items():
-                self._hints.warn("setting", name, value, topic=name)
+                self._hints.warn("setting", name, value)
             for kind, seconds in in_force.keep_seconds.items():
                 backend.stores[kind].keep_longer(seconds)
             if shared_key is not None:

@@ -58,8 +58,8 @@ networks-share-a-counter: Each network has a quota of its own.
 - return network if has_its_own else network % COUNTED
 + return network % COUNTED
 two-headers-end-the-quota: A client that sends a second header of addresses has a quota, too.
-- return reason is not None
-+ return reason is not None or request.address is None
+- return unnamed_proxy(request, self._proxies) is not None
++ return unnamed_proxy(request, self._proxies) is not None or request.address is None
 no-cap: A kind never has more members than its cap.
 - if #ids <= room then room = false end
 + room = false
@@ -595,7 +595,7 @@ outage-loses-last-seen-times:
 - since = min(since, retained_since[person.who[0]])
 + pass
 differing-settings-are-silent: Settings that differ between processes are logged.
-- self._hints.warn("setting", name, value, topic=name)
+- self._hints.warn("setting", name, value)
 + pass
 shorter-retention-wins: The longest retention of all processes is respected.
 - keep_seconds[kind] = max(keep_seconds[kind], float(value))
@@ -746,7 +746,7 @@ header-of-a-proxy-is-read-late: Guests behind a proxy stay apart if a layer remo
 + pass
 odd-address-fails-the-request: A server's odd address fails no request.
 - def locate(request: StateRequest) -> str | None:
--         peer = parse_address(str(request.peer or ""))
+-         peer = _peer(request)
 + def locate(request: StateRequest) -> str | None:
 +         peer = parse_address(request.peer or "")
 
@@ -1174,9 +1174,9 @@ forgotten-people-without-bound: A process remembers a bounded number of hashes o
 + if forgotten is not None:
 
 = unit/test_notices.py
-remedies-without-bound: A process keeps the texts of a bounded number of remedies.
-- @lru_cache(MOST_HINTS)
-+ @lru_cache(None)
+remedies-without-bound: A process keeps a bounded number of remedies.
+- self._seen[key] = mistake, first, visits + 1
++ self._seen[str(mistake), ""] = self._seen[key] = mistake, first, visits + 1
 remedy-forgets-a-proxy: The remedy for a proxy without a name keeps those that have one.
 - self._named = f"{self._proxies}, " if self._proxies else ""
 + self._named = ""
@@ -1184,15 +1184,15 @@ hint-after-a-single-visit: A single visit with a stale cookie is not reported, h
 - is_old = visits >= FEW_VISITS and
 + is_old =
 hint-with-other-words-is-another: A mistake that shows with other words each time is one mistake.
--                 _, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
--                 self._seen[mistake.message] = mistake, first, visits + 1
-+                 _, first, visits = self._seen.get(str(mistake), (mistake, arrival, 0))
-+                 self._seen[str(mistake)] = mistake, first, visits + 1
+-                 key = mistake.hint, mistake.subject
+-                 _, first
++                 key = mistake.hint, str(mistake)
++                 _, first
 hint-fails-the-request: A request that the hints cannot read is recorded all the same.
 - except Exception as error:  # a part that recording does not need
 + except KeyError as error:  # a part that recording does not need
 hint-although-users-are-found: Nothing is reported about logins once a user was found.
-- hint.if_users in (None, has_users) and
+- enough.if_users in (None, has_users) and
 every-request-is-inspected: Few requests are inspected.
 - self.look_at = max(self.look_at, arrival - most) + 1
 + self.look_at = arrival

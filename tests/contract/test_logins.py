@@ -267,6 +267,16 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
             (f"{__name__}:of_header", {}),
         )
     },
+    # A user whom the site hides is accepted or refused like any other.
+    **{
+        f"hidden, {source}: {status}": (
+            f"user={source}, invisible=identify:tests.support.hiding:is_hidden, guest=visitor",
+            Call({"Authorization": basic("42:x"), "X-User": "42"}, statuses=(status,)),
+            counted,
+        )
+        for source in ("basic", "header:X-User:raw:checked")
+        for status, counted in ((200, [("invisible", "")]), (401, [GUEST]), (500, []), (302, []))
+    },
     # The last status counts.
     "refused late": (CHECKED, Call(BASIC, statuses=(200, 401)), [GUEST]),
     "accepted late": (CHECKED, Call(BASIC, statuses=(403, 200)), [ANN]),

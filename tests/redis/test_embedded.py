@@ -92,21 +92,15 @@ def stop_and_wait(directory: Path) -> None:
     wait_until_gone(directory)
 
 
-def can_lock(directory: Path, kind: int) -> bool:
+def use_of(directory: Path) -> str:
+    """Return whether processes use the server, or its supervisor stops it and admits nobody."""
     descriptor = supervisor.open_lock(directory / supervisor.USERS_LOCK)
     try:
-        return supervisor.try_lock(descriptor, kind)
+        if not supervisor.try_lock(descriptor, fcntl.LOCK_SH):
+            return "stopping"
+        return "unused" if supervisor.try_lock(descriptor) else "shared"
     finally:
         os.close(descriptor)
-
-
-def is_stopping(directory: Path) -> bool:
-    return not can_lock(directory, fcntl.LOCK_SH)
-
-
-def is_shared(directory: Path) -> bool:
-    """Somebody uses the server, and its supervisor is not stopping it."""
-    return not is_stopping(directory) and not can_lock(directory, fcntl.LOCK_EX)
 
 
 @contextlib.contextmanager
@@ -238,7 +232,7 @@ say(*paths); say(watch.seconds); wait(); embedded.release(directory); say("relea
         assert max(float(user.line()) for user in users) < 2
         assert set(processes(directory)) == ALL
         for user in users:
-            assert is_shared(directory)
+            assert use_of(directory) == "shared"
             user.go()
             assert user.line() == "released"
         wait_until_gone(directory)
@@ -318,7 +312,7 @@ def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: P
     with User(directory, SERVE_AND_WAIT) as user:
         user.line()
         embedded.serve(directory, start=False)
-    assert is_shared(directory)
+    assert use_of(directory) == "shared"
     assert set(processes(directory)) == ALL
     stop_and_wait(directory)
     with pytest.raises(PresenceUnavailable, match=nothing):
@@ -349,7 +343,7 @@ def test_a_kill_leaves_nothing_but_all_that_was_written(directory: Path, killed:
                 kill(directory, "supervisor")
             embedded.release(directory)
             for user in (first, second):
-                assert killed != "the users" or is_shared(directory)
+                assert killed != "the users" or use_of(directory) == "shared"
                 user.process.kill()
                 user.process.wait(10)
         wait_until_gone(directory)
@@ -367,7 +361,7 @@ def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
     server = processes(directory)["server"]
     os.kill(server, signal.SIGSTOP)  # it takes its time to end
     embedded.release(directory)
-    wait_until(lambda: is_stopping(directory))
+    wait_until(lambda: use_of(directory) == "stopping")
     with pytest.raises(PresenceUnavailable, match="no answer"):
         embedded.serve(directory, start=False)
     user = threading.Thread(target=embedded.serve, args=[directory])
@@ -378,7 +372,7 @@ def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
     finally:
         os.kill(server, signal.SIGCONT)
         user.join(10)
-    assert is_shared(directory)
+    assert use_of(directory) == "shared"
     assert processes(directory)["server"] != server
     with connect(directory) as client:
         assert client.get("a") == "kept"
@@ -436,7 +430,7 @@ def test_a_server_is_kept_or_left(directory: Path, how: str) -> None:
         user.go()
         assert user.line() == "done"
         if how in KEPT:
-            assert is_shared(directory)
+            assert use_of(directory) == "shared"
             assert processes(directory) == before
         else:
             wait_until_gone(directory)

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from starlette.authentication import SimpleUser, UnauthenticatedUser
 
-from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
+from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
-from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
-from tests.support.statuses import Ask, Call, basic, over_asgi, over_wsgi
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -294,24 +292,6 @@ def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides_and_others_are_not
     """The logins of frameworks are tried on real sites: tests/servers/test_logins.py."""
     settings = chain(f"user={source}, {HIDES}")
     assert ask_wsgi(settings, request_, code) == ask_asgi(settings, request_, code) == who
-
-
-@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
-@pytest.mark.parametrize(
-    ("source", "headers"),
-    [("basic", {"Authorization": basic("42:x")}), ("header:X-User:raw:checked", {"X-User": "42"})],
-)
-def test_a_hidden_user_whom_the_site_checks_counts_only_if_it_accepts_the_login(
-    ask: Ask, source: str, headers: dict[str, str], prefix: str
-) -> None:
-    identity, counted = f"user={source}, {HIDES}", []
-    for status in (200, 401, 500, 302):
-        settings = Settings.from_env({}, redis_url=f"memory://{prefix}{status}", identity=identity)
-        ask(settings, Call(headers, statuses=(status,)))
-        assert recorder_for(settings).flush()
-        counts = Presence(settings).counts()
-        counted.append([kind for kind in counts for _ in range(counts[kind])])
-    assert counted == [["invisible"], ["guest"], [], []]
 
 
 def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_once(
