@@ -38,4 +38,5 @@ finish(function(_, id, moment)
   end
   return last_seen, last_seen
 end)
+redis.call('EXPIRE', writers, lifetime)
 return reply

@@ -85,13 +85,12 @@ local function accept(room, known, goodbye_at)
   return accepted, words
 end
 
--- Note the write, and apply the departures. `take_out` takes an id offline. It returns its last-seen
--- time unless it was seen since then, and whether it had any.
+-- Note the write, and apply the departures. The caller sets the lifetime of `writers`. `take_out` takes
+-- an id offline. It returns its last-seen time unless it was seen since then, and whether it had any.
 local function finish(take_out)
   if process ~= '' then
     reply[3] = redis.call('ZSCORE', writers, process)
     redis.call('ZADD', writers, now, process)
-    redis.call('EXPIRE', writers, lifetime)
   end
   if FIRST_MOVE == FIRST_DEPARTURE then return end
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do

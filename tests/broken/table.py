@@ -105,7 +105,9 @@ clean-up-takes-all-at-once: One command removes a thousand ids at most.
 active-of-less-than-a-goodbye-hides: A period in which a goodbye hides people is refused.
 - if period < self.min_period:
 + if False:
-key-without-lifetime in stores/people.lua: Every key expires.
+key-without-lifetime in stores/record.lua: Every key expires.
+- redis.call('EXPIRE', writers, lifetime)
+key-of-minutes-without-lifetime in stores/minute_sets.lua: The same of minute sets.
 - redis.call('EXPIRE', writers, lifetime)
 window-beyond-the-retention: A window longer than ids are stored is refused.
 - if seconds > store.keep_seconds:

@@ -360,5 +360,6 @@ def test_readers_who_ask_for_all_sizes_take_a_bounded_share_of_memory() -> None:
     with traced() as held:
         for number in range(1, 501):
             as_chart(history, 1, 280 + number, 0, 0)
+        for number in range(1, 2001):
             as_json(history, number)
         assert held() < 1_000_000
