@@ -173,7 +173,7 @@ def test_every_chain_that_is_shown_is_accepted(chain: str) -> None:
 def test_two_commands_are_all_the_set_up() -> None:
     demo, tests = COMMANDS
     assert demo.endswith("presence demo")
-    assert tests.endswith("pytest -n 2")
+    assert tests.endswith("pytest -n 3")
 
 
 def test_the_readme_is_short_and_begins_with_code() -> None:
