@@ -59,12 +59,13 @@ def effective_settings(settings: Settings, ini: Mapping[str, str]) -> dict[str, 
     for setting in fields(settings):
         name, value = variable(setting.name), getattr(settings, setting.name)
         below = "ini" if setting.name in ini else "default"
+        origin = "environment" if os.environ.get(name) else below
         shown = parsers.text_of(value)
         if not setting.repr:  # a secret
             shown = "***" if value else ""
         elif setting.metadata["parse"] is parsers.duration:
             shown = parsers.format_duration(value)
-        effective[name] = {"value": shown, "from": "environment" if os.environ.get(name) else below}
+        effective[name] = {"value": shown, "from": origin}
     return effective
 
 

@@ -316,6 +316,7 @@ class Mistakes:
             return
         cookies = request.header("cookie") or ""
         for name, unread in self._unread.items():
+            # `in` first: to look for a cookie, its pattern must be compiled.
             if unread[0].cookie in cookies and unread[0].is_in(request):
                 used = [each for each in unread if each.framework.lower() in sys.modules]
                 remedies = [each.remedy for each in used or unread]
