@@ -4,7 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,22 +259,20 @@ def test_a_question_that_asks_for_the_time_is_asked_with_a_write(
 def test_a_cluster_that_returns_at_other_addresses_is_found_by_its_url(
     tmp_path: Path, prefix: str, *, asks_for_time: bool
 ) -> None:
-    clusters = [Cluster(tmp_path), Cluster(tmp_path)]
-    proxy = Proxy(("127.0.0.1", clusters[0].primaries[0].port))
-    url = f"redis+cluster://127.0.0.1:{proxy.port}"
-    settings = settings_of(clusters[0], prefix, redis_url=url)
-    presence = Presence(settings)
-    assert presence.count() == 0
-    proxy.server = "127.0.0.1", clusters[1].primaries[0].port
-    clusters[0].close()
-    clock = presence.backend.clock
-    if asks_for_time:
-        presence.backend.health.lost_connection()
-    assert clock.is_trusted() is not asks_for_time
-    with pytest.raises(PresenceUnavailable):
-        presence.count()
-    assert presence.count() == 0
-    clusters[1].close()
+    with closing(Cluster(tmp_path)) as old, closing(Cluster(tmp_path)) as new:
+        proxy = Proxy(("127.0.0.1", old.primaries[0].port))
+        url = f"redis+cluster://127.0.0.1:{proxy.port}"
+        presence = Presence(settings_of(old, prefix, redis_url=url))
+        assert presence.count() == 0
+        proxy.server = "127.0.0.1", new.primaries[0].port
+        old.close()
+        clock = presence.backend.clock
+        if asks_for_time:
+            presence.backend.health.lost_connection()
+        assert clock.is_trusted() is not asks_for_time
+        with pytest.raises(PresenceUnavailable):
+            presence.count()
+        assert presence.count() == 0
     proxy.refuse()
 
 
