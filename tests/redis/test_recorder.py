@@ -332,6 +332,21 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
+def test_rounds_forget_who_has_long_done_nothing(valkey: Server, prefix: str) -> None:
+    """Also on a site without guests, where no quota begins a period."""
+    clock = Clock()
+    recorder = Recorder(settings(valkey.url, prefix), background=False, clock=clock)
+    recorder.run_once()
+    recorder.record(BOB, clock.now)
+    known = []
+    for _ in range(2):
+        clock.now += recorder.settings.window
+        recorder.run_once()
+        known.append(recorder.people.knows(BOB))
+    assert known == [True, False]
+    recorder.close()
+
+
 # The end.
 
 
