@@ -35,7 +35,7 @@ EXPLAIN = '. To see why, run presence explain --header "Cookie: …"'
 
 HINTS = {
     "proxy": "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so people "
-    'with the same browser count as one: set PRESENCE_TRUSTED_PROXIES="{1}", or add only the '
+    'with the same browser count as one: set PRESENCE_TRUSTED_PROXIES="{1}{2}", or add only the '
     "address of the proxy",
     "credential": "requests carry {}, which no rule of PRESENCE_IDENTITY reads, and no user was "
     "found so far: {}",
@@ -309,7 +309,7 @@ class Mistakes:
         `kind` is that of the identity that was found in it.
         """
         if self.needs_address and (network := unnamed_proxy(request, self._proxies)):
-            yield Mistake("proxy", "", (f"{self._named}{network}",))
+            yield Mistake("proxy", "", (self._named, network))
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
