@@ -228,6 +228,7 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     comes(app.recorder, "dan")
     assert app.recorder.flush()
     assert Presence(given).online_among(names) == there
+    assert Presence(given).last_seen("ann"), "a logout erases nobody"
     own.stop()
     own.start()  # with the data of before the logouts
     comes(app.recorder, "dan")  # finds the loss

@@ -412,7 +412,9 @@ def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
-    page = pages.Page(plain.presence.backend.feed("user").streams)
+    monkeypatch.setattr(pages, "CHUNK_BYTES", 1)
+    streams = plain.presence.backend.feed("user").streams
+    page = pages.Page(streams)
     assert page.read_on() == (False, False)
     place, received = page.end, list[str]()
     plain.come(*(f"id{number}" for number in range(60)))
@@ -421,6 +423,8 @@ def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
     while place.next:
         chunk, place = place.next
         received += [event.id for event in chunk]
+        *_, last = chunk
+        assert place.positions == streams.parse_cursor(last.cursor)
     assert len(set(received)) == len(received) == 60
 
 

@@ -163,6 +163,15 @@ def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
     assert 0 < sharded.lifetime("ann", "changes") <= 300
 
 
+def test_whoever_is_erased_before_they_were_written_is_never_announced(
+    sharded: FollowedSite,
+) -> None:
+    sharded.recorder.record(("user", "ann"), sharded.clock.now)
+    sharded.recorder.depart(("user", "ann"), erase=True)
+    assert sharded.keys_with("ann") == set()
+    assert sharded.announced() == []
+
+
 @pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
 def test_only_the_store_that_knows_who_comes_and_goes_has_events(store: str) -> None:
     with pytest.raises(SettingsError, match=f"kind 'user' has the store {store}.*sorted-set"):

@@ -155,6 +155,15 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
     assert PASSWORD not in caplog.text
 
 
+def test_the_end_of_an_outage_says_what_was_dropped_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    health = RedisHealth()
+    for dropped_since_start in (2, 3):
+        health.outage(PresenceUnavailable("away"), pending=1)
+        health.all_written(1, dropped_since_start)
+    ends = [each.rpartition(", ")[2] for each in caplog.messages if "recording again" in each]
+    assert ends == ["dropped 2", "dropped 1"]
+
+
 def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
     place: Place, prefix: str
 ) -> None:

@@ -347,6 +347,18 @@ def test_rounds_forget_who_has_long_done_nothing(valkey: Server, prefix: str) ->
     recorder.close()
 
 
+def test_the_thread_rests_while_nothing_waits(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[float] = []
+    monkeypatch.setattr(Upkeep, "run", lambda *_: rounds.append(time.monotonic()))
+    recorder = Recorder(settings(valkey.url, prefix, flush_interval="0.05s"))
+    visit(recorder, "bob")
+    wait_until(lambda: len(rounds) >= 7)
+    assert rounds[6] - rounds[2] > 2 * 0.05
+    recorder.close()
+
+
 # The end.
 
 

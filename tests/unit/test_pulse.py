@@ -270,8 +270,13 @@ def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> No
 @OVER_WSGI
 def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(site: Make) -> None:
     log: list[str] = []
+    bodies: list[Iterator[bytes]] = []  # no garbage, which Python would close
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        bodies.append(body(environ, start_response))
+        return bodies[0]
+
+    def body(environ: Any, start_response: Any) -> Iterator[bytes]:
         try:
             logs_in(environ)
             start_response(status="404 Not Found", response_headers=[], exc_info=None)(b"written")
