@@ -66,6 +66,8 @@ class Row(NamedTuple):
 # ---- At the path of the setting, for chains that read headers or await a layer of the app.
 SAYS, LEAVES = Row(seen=[GUEST]), Row(query=BYE, gone=[GUEST])
 AWAITING = Row(given={"identity": LATE}, is_app_asked=True)
+CHECKED = {"identity": "user=header:X-User:raw:checked, guest=ip:raw"}
+CHECKING = Row(headers=ANN, given=CHECKED, is_app_asked=True)
 FOREIGN = AWAITING._replace(status=403, is_app_asked=False)
 HERS = "http://shop.example:8000"
 ROWS = [
@@ -108,14 +110,9 @@ ROWS = [
     ),
     AWAITING._replace(app=App(layer=logs_in), query=BYE, gone=[USER]),
     *(
-        Row(
-            headers=ANN,
-            given={"identity": "user=header:X-User:raw:checked, guest=ip:raw"},
-            app=App(status),
-            seen=seen,
-            is_app_asked=True,
-        )
-        for status, seen in ((200, [USER]), (404, []), (401, [GUEST]), (500, []))
+        CHECKING._replace(app=App(status), **said)
+        for status, whose in ((200, [USER]), (404, []), (401, [GUEST]), (500, []))
+        for said in ({"seen": whose}, {"query": BYE, "gone": whose})
     ),
 ]
 # ---- Elsewhere, where the app answers, and other requests are ordinary visits.
@@ -123,6 +120,10 @@ APPS = Row(path="/me", app=App(200), status=200, is_app_asked=True)
 ROWS += [
     *(APPS._replace(query=query, headers=CROSS) for query in (HERE, BYE)),
     APPS._replace(query=BYE, gone=[GUEST]),
+    # An excluded path of a logout that fails is no visit.
+    APPS._replace(
+        query="", headers=ANN, given={"exclude": "*", "logout": "*"}, app=App(500), status=500
+    ),
     *(
         APPS._replace(method=method, query=query, seen=[GUEST])
         for method, query in (
