@@ -59,26 +59,15 @@ def sample(variables: dict[str, str], *counts: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_page_shows_arrivals_and_departures(
-    open_board: Opened, site: WebServer, presence: Presence
-) -> None:
-    board = open_board()
-    expect(board.locator("#state")).to_have_text("live")
-    expect(board.locator("#count-guest")).to_have_text("0")  # who looks is nobody
-    visitor = open_board("/")
-    expect(board.locator("#count-guest")).to_have_text("1", timeout=15000)
-    expect(board.get_by_text("Online: 0 users, 1 guest, 0 bots")).to_have_count(1)
-    visitor.close()
-    expect(board.locator("#count-guest")).to_have_text("0", timeout=15000)
-
-
-@pytest.mark.slow
 def test_the_page_asks_for_the_token_and_finds_users_by_id(
     open_board: Opened, presence: Presence
 ) -> None:
-    presence.touch("bob")
     board = open_board()
+    expect(board.locator("#state")).to_have_text("live")
     expect(board.locator("#names")).to_be_hidden()
+    presence.touch("bob")
+    expect(board.locator("#count-user")).to_have_text("1", timeout=15000)
+    expect(board.get_by_text("Online: 1 user, 0 guests, 0 bots")).to_have_count(1)
     unlock(board, "the-token-of-another")
     expect(board.get_by_role("alert")).to_have_text("That is not the token.")
     expect(board.locator("#names")).to_be_hidden()
