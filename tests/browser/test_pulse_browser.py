@@ -22,7 +22,6 @@ LINKS = """<!doctype html><title>Shop</title><body style="height: 9000px">
 <a href="/file">file</a> <a href="#x">hash</a> <a href="/mine">mine</a>
 <script src="/pulse.js"{} async></script>"""
 SITE = f'''
-import os
 import time
 
 from presence_middleware.wsgi import PresenceMiddleware
@@ -37,7 +36,8 @@ def app(environ, start_response):
         start_response("200 OK", headers)
         return [b"<!doctype html>another site"]
     if path == "/me/pulse":
-        environ["presence_middleware.visit"].identify("mine-" + member(environ))
+        member = environ["HTTP_COOKIE"].removeprefix("member=")
+        environ["presence_middleware.visit"].identify("mine-" + member)
         start_response("200 OK", headers)
         return [b"noted"]
     if path == "/file":
@@ -51,30 +51,10 @@ def app(environ, start_response):
     start_response("200 OK", headers)
     return [PAGE.format(' data-to="/me/pulse"' if path == "/mine" else "").encode()]
 
-def member(environ):
-    return environ.get("HTTP_COOKIE", "").rpartition("member=")[2]
-
-wrapped = PresenceMiddleware(app)
-
-def application(environ, start_response):
-    """Logs each request when it arrives, and its status."""
-    query = environ["QUERY_STRING"]
-    said = environ["PATH_INFO"] + ("?" + query if query else "")
-
-    def log(status):
-        line = " ".join((environ["REQUEST_METHOD"], said, status, member(environ) or "-"))
-        descriptor = os.open("requests", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(descriptor, (line + "\\n").encode())
-        os.close(descriptor)
-
-    def start(status, headers, *error):
-        log(status[:3])
-        return start_response(status, headers, *error)
-
-    log("...")
-    return wrapped(environ, start)
+application = PresenceMiddleware(app)
 '''
 
+LOGGED = ["--access-logfile=requests", "--access-logformat=%(r)s %(s)s %({cookie}i)s"]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -92,16 +72,16 @@ class Site:
             "PRESENCE_IDENTITY": "user=cookie:member:raw, guest=visitor",
             "PRESENCE_EXCLUDE": "+/static/*, +/other, +/me/pulse, +/pulse",
         }
-        command = gunicorn("app:application", 1, "--threads=8")
+        command = gunicorn("app:application", 1, "--threads=8", *LOGGED)
         self.server = WebServer(command, folder, folder / "log", **variables)
         self.presence = Presence(Settings.from_env(variables))
         self._requests = folder / "requests"
 
-    def requests(self, member: str, status: str = "...") -> list[str]:
-        """Return what a member's browsers have sent so far, in the order of arrival."""
-        lines = self._requests.read_text().splitlines() if self._requests.exists() else []
-        parts = [line.split() for line in lines]
-        return [f"{part[0]} {part[1]}" for part in parts if part[2:] == [status, member]]
+    def requests(self, cookie: str, status: str = "") -> list[str]:
+        """Return what browsers with a cookie have sent so far, in the order of the answers."""
+        parts = [line.split() for line in self._requests.read_text().splitlines()]
+        found = [part for part in parts if part[-1] == cookie and status in ("", part[-2])]
+        return [f"{part[0]} {part[1]}" for part in found]
 
 
 @pytest.fixture(scope="module", params=["9s"])
@@ -138,7 +118,7 @@ class Reader:
     def sent(self) -> list[str]:
         """Return the requests of this member so far, pulses and goodbyes in short."""
         short = "POST /pulse?presence="
-        return [each.removeprefix(short) for each in self.site.requests(self.name)]
+        return [each.removeprefix(short) for each in self.site.requests(f"member={self.name}")]
 
     def waits_for(self, request: str, before: int = 0, times: int = 1) -> None:
         """Wait until a request has arrived after the first `before`. The member stays online."""
@@ -294,7 +274,8 @@ def test_a_page_of_another_site_is_refused(reads: Reads) -> None:
         )
 
     def refused() -> list[str]:
-        requests = [each for name in (ann.name, "-") for each in ann.site.requests(name, "403")]
+        cookies = (f"member={ann.name}", "-")
+        requests = [each for cookie in cookies for each in ann.site.requests(cookie, "403")]
         return [request for request in requests if "POST" in request]
 
     wait_until(lambda: len(refused()) == 4)  # nobody waits for a beacon

@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import logging
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,6 +24,7 @@ from presence_middleware import Presence, Settings, asgi, presence_of, visit_of,
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import recorder_for
+from tests.support.commands import run_program
 from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
 from tests.support.transports import AsgiTransport
@@ -533,6 +532,5 @@ thread.join()
 
 def test_two_threads_may_import_the_package_at_once() -> None:
     """As `runserver` does, of which one then fails if Python meets a circle."""
-    command = [sys.executable, "-c", IMPORTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program(IMPORTS)
     assert done.stdout.split() == ["late"], done.stderr

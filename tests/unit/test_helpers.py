@@ -408,6 +408,7 @@ def test_a_session_of_flask_shows_its_user_if_the_chain_has_no_other(
     page = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ)
     who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
     assert page.text == str(who), "in the view"
+    assert "Vary" not in page.headers
     app.wsgi_app.recorder.flush()
     assert [seen.id for seen in Presence(settings).online(who.kind)] == [who.id]
 
