@@ -116,9 +116,9 @@ class Request:
         scope.update((key, value) for key, value in given.items() if value is not None)
         return scope
 
-    def views(self) -> tuple[WsgiRequest, AsgiRequest]:
-        """Return what sources read of it in either protocol."""
-        return WsgiRequest(self.environ()), AsgiRequest(self.scope())
+    def views(self, locate: Any = None) -> tuple[WsgiRequest, AsgiRequest]:
+        """Return what sources read of it in either protocol, as `locate` finds its address."""
+        return WsgiRequest(self.environ(), locate), AsgiRequest(self.scope(), locate)
 
 
 def nothing(_: State) -> None:

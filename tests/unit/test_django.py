@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import logging
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +10,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from asgiref.sync import iscoroutinefunction
 from django.contrib import auth
 from django.core import mail
 from django.core.handlers.asgi import ASGIHandler
@@ -20,29 +17,30 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
 from django.urls import re_path
-from django.utils.functional import SimpleLazyObject
 
 from presence_middleware import Presence, Settings, asgi, presence_of, visit_of, wsgi
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import recorder_for
+from tests.support.commands import run_program
 from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
 from tests.support.transports import AsgiTransport
 
 LINE = "presence_middleware.django.PresenceMiddleware"
 SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
-LAYERS = (SESSION, f"{__name__}.authenticate")
+LAYERS = (SESSION, "django.contrib.auth.middleware.AuthenticationMiddleware")
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"
+ACCOUNTS = f"{__name__}.Accounts"
 View = Callable[[HttpRequest], Any]
 configure_django()
 
 views: dict[str, View] = {}
 """The pages of the site in a test."""
-loads: list[str] = []
-"""The paths of requests for which a user was loaded."""
+loads: list[int] = []
+"""The users that were loaded."""
 
 
 def page(request: HttpRequest) -> Any:
@@ -57,27 +55,14 @@ async def async_page(request: HttpRequest) -> Any:
 urlpatterns = [re_path("^async/", async_page), re_path("", page)]
 
 
-def authenticate(get_response: View) -> View:
-    """As Django's AuthenticationMiddleware, but the users are in no database."""
-    from django.contrib.auth.models import AnonymousUser, User
+class Accounts:
+    """A backend of Django whose users are in no database."""
 
-    def user_of(request: HttpRequest) -> Any:
-        loads.append(request.path)
-        id = request.session.get(auth.SESSION_KEY)
-        return User(pk=int(id), username=f"user-{id}") if id else AnonymousUser()
+    def get_user(self, user_id: int) -> Any:
+        from django.contrib.auth.models import User
 
-    def name(request: HttpRequest) -> HttpRequest:
-        request.user = SimpleLazyObject(lambda: user_of(request))
-        return request
-
-    async def later(request: HttpRequest) -> Any:
-        return await get_response(name(request))
-
-    is_async = iscoroutinefunction(get_response)
-    return later if is_async else lambda request: get_response(name(request))
-
-
-authenticate.async_capable = True  # type: ignore[attr-defined]
+        loads.append(user_id)
+        return User(pk=user_id, username=f"user-{user_id}")
 
 
 def only_sync(get_response: View) -> View:
@@ -139,7 +124,10 @@ class Site:
 
     def log_in(self, id: str = "7") -> None:
         """Begin a session, with a response that is not recorded."""
-        views["/login"] = lambda request: respond(request.session.update({auth.SESSION_KEY: id}))
+        user = Accounts().get_user(int(id))
+        login = {auth.SESSION_KEY: id, auth.BACKEND_SESSION_KEY: ACCOUNTS}
+        login[auth.HASH_SESSION_KEY] = user.get_session_auth_hash()
+        views["/login"] = lambda request: respond(request.session.update(login))
         self.get("/login", Presence="passive")
 
     def seen(self) -> list[str]:
@@ -163,7 +151,8 @@ def open_site(prefix: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) ->
         given = {"redis_url": f"memory://{prefix}", "enabled": 1, "secret": "s" * 16, **settings}
         for name, value in given.items():
             monkeypatch.setenv(f"PRESENCE_{name.upper()}", str(value))
-        stack.enter_context(override_settings(MIDDLEWARE=kind.layers, ROOT_URLCONF=__name__))
+        given = {"ROOT_URLCONF": __name__, "AUTHENTICATION_BACKENDS": [ACCOUNTS]}
+        stack.enter_context(override_settings(MIDDLEWARE=kind.layers, **given))
         site = Site(kind, Settings.from_env())
         stack.callback(site.recorder.close)
         return site
@@ -533,6 +522,5 @@ thread.join()
 
 def test_two_threads_may_import_the_package_at_once() -> None:
     """As `runserver` does, of which one then fails if Python meets a circle."""
-    command = [sys.executable, "-c", IMPORTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program(IMPORTS)
     assert done.stdout.split() == ["late"], done.stderr

@@ -10,6 +10,7 @@ from django.utils.functional import SimpleLazyObject
 from presence_middleware import Identity, Settings
 from presence_middleware.asgi import ASGIApplication, PresenceMiddleware, Scope
 from presence_middleware.django import Account, IdentifyWebSocketUser
+from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
 
 ANN = SimpleNamespace(pk=7, is_authenticated=True)
@@ -97,35 +98,14 @@ def test_the_user_of_a_socket_is_that_of_its_scope_and_then_of_its_session(
     assert identities(consumer, added, kept(prefix, source)) == expected
 
 
-class User:
-    """A user model, with a field that is not loaded and would be read from the database."""
-
-    is_authenticated = True
-
-    def __init__(self) -> None:
-        self.pk, self.username = 7, "ann"
-
-    class Deferred:
-        """As Django's `DeferredAttribute`, and what leads to another model."""
-
-        def __get__(self, *_: object) -> NoReturn:
-            raise AssertionError("a query")
-
-    email = Deferred()
-
-    @property
-    def shown(self) -> str:
-        return f"{self.username}!"
-
-    def get_full_name(self) -> NoReturn:
-        raise AssertionError("called")
-
-
 def test_identifying_a_loaded_account_makes_no_database_query() -> None:
-    account = Account(User())
-    names = ("identity", "pk", "username", "shown", "email", "get_full_name", "nothing")
-    found = [getattr(account, name) for name in names]
-    assert found == ["7", 7, "ann", "ann!", None, None, None]
+    configure_django()
+    from django.contrib.auth.models import User
+
+    account = Account(User.from_db("default", ["id", "username"], [7, "ann"]))
+    unread = ("email", "groups", "get_full_name", "nothing")
+    assert [account.identity, account.pk, account.username] == ["7", 7, "ann"]
+    assert [getattr(account, name) for name in unread] == [None] * 4
 
 
 def test_identifying_loads_neither_user_nor_session(prefix: str) -> None:

@@ -159,13 +159,7 @@ def test_another_client_behind_a_proxy_is_another_visitor(value: str) -> None:
     for client in ("192.0.2.7", "192.0.2.8", "192.0.2.7"):
         name, _, said = value.format(client).partition(": ")
         asked = Asked([("User-Agent", FIREFOX.encode()), (name, said.encode())], peer="10.0.0.1")
-        seen += [
-            str(found.resolve(view))
-            for view in (
-                WsgiRequest(asked.environ(), found.locate),
-                AsgiRequest(asked.scope(), found.locate),
-            )
-        ]
+        seen += [str(found.resolve(view)) for view in asked.views(found.locate)]
     one, _, other, *_ = seen
     assert one != other
     assert seen == [one, one, other, other, one, one]

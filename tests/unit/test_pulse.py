@@ -39,6 +39,7 @@ def site(request: pytest.FixtureRequest, prefix: str) -> Make:
 
 USER, GOOGLEBOT = ("user", "ann"), "Googlebot/2.1 (+http://www.google.com/bot.html)"
 LATE = "user=auth, guest=ip:raw"
+COOKIES = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
 Whose = list[tuple[str, str]]
 
 
@@ -66,6 +67,8 @@ class Row(NamedTuple):
 # ---- At the path of the setting, for chains that read headers or await a layer of the app.
 SAYS, LEAVES = Row(seen=[GUEST]), Row(query=BYE, gone=[GUEST])
 AWAITING = Row(given={"identity": LATE}, is_app_asked=True)
+CHECKED = {"identity": "user=header:X-User:raw:checked, guest=ip:raw"}
+CHECKING = Row(headers=ANN, given=CHECKED, is_app_asked=True)
 FOREIGN = AWAITING._replace(status=403, is_app_asked=False)
 HERS = "http://shop.example:8000"
 ROWS = [
@@ -103,19 +106,14 @@ ROWS = [
     Row(query=BYE, headers={**SAME, "User-Agent": GOOGLEBOT}),
     *(Row(query=BYE, given={"store": store}) for store in ("minute-sets", "hyperloglog")),
     *(
-        AWAITING._replace(app=App(status, layer=logs_in), seen=[USER])
+        AWAITING._replace(app=App(status, COOKIES, layer=logs_in), seen=[USER])
         for status in (200, 302, 403, 500)
     ),
-    AWAITING._replace(app=App(layer=logs_in), query=BYE, gone=[USER]),
+    AWAITING._replace(app=App(404, COOKIES, layer=logs_in), query=BYE, gone=[USER]),
     *(
-        Row(
-            headers=ANN,
-            given={"identity": "user=header:X-User:raw:checked, guest=ip:raw"},
-            app=App(status),
-            seen=seen,
-            is_app_asked=True,
-        )
-        for status, seen in ((200, [USER]), (404, []), (401, [GUEST]), (500, []))
+        CHECKING._replace(app=App(status), **said)
+        for status, whose in ((200, [USER]), (404, []), (401, [GUEST]), (500, []))
+        for said in ({"seen": whose}, {"query": BYE, "gone": whose})
     ),
 ]
 # ---- Elsewhere, where the app answers, and other requests are ordinary visits.
@@ -123,6 +121,10 @@ APPS = Row(path="/me", app=App(200), status=200, is_app_asked=True)
 ROWS += [
     *(APPS._replace(query=query, headers=CROSS) for query in (HERE, BYE)),
     APPS._replace(query=BYE, gone=[GUEST]),
+    # An excluded path of a logout that fails is no visit.
+    APPS._replace(
+        query="", headers=ANN, given={"exclude": "*", "logout": "*"}, app=App(500), status=500
+    ),
     *(
         APPS._replace(method=method, query=query, seen=[GUEST])
         for method, query in (
@@ -150,7 +152,8 @@ def test_a_request_says_who_is_there_or_goes(site: Make, row: Row) -> None:
     assert bool(here.app.calls) is row.is_app_asked
     assert all(each.left.at == NEVER for each in here.people)
     if row.status == 204:
-        assert (answer.body, answer.headers) == (b"", {"cache-control": "no-store"})
+        cookies = {"set-cookie": "session=new; HttpOnly"} if row.app.headers is COOKIES else {}
+        assert (answer.body, answer.headers) == (b"", {"cache-control": "no-store", **cookies})
     elif row.status == 403:
         assert answer.headers["cache-control"] == "no-store"
     elif row.status == 405:
@@ -243,16 +246,6 @@ def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None
 
 
 # Chains that layers of the app fill in.
-
-
-def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
-    cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
-    here = site(App(layer=logs_in, headers=cookies), identity=LATE)
-    answer = here.pulse()
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers == {"cache-control": "no-store", "set-cookie": "session=new; HttpOnly"}
-    assert here.pulse(BYE).status == 204
-    assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
 
 
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
