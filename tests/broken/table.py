@@ -1445,7 +1445,7 @@ thread-never-rests: The thread of a site where nobody comes uses no processor.
 - self._woken.clear()
 + pass
 
-= contract/test_departures.py::test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it
+= contract/test_departures.py
 logout-in-a-handler-erases: After a logout in a handler, the last-seen time stays.
 - stamp, stamp, Act.ERASED if erase else Act.LEFT)
 + stamp, stamp, Act.ERASED)

@@ -125,6 +125,12 @@ async def counts(site: Settings) -> dict[str, int]:
         await presence.aclose()
 
 
+QUESTIONS: dict[str, Callable[[Settings], dict[str, int]]] = {
+    "sync": lambda site: Presence(site).counts(),
+    "async": lambda site: asyncio.run(counts(site)),
+}
+
+
 @pytest.mark.parametrize(
     ("place", "scheme"),
     [
@@ -138,8 +144,8 @@ def test_options_in_the_url_are_enough_for_tls(
     server: TlsServer = request.getfixturevalue(place)
     site = settings(server.tls_url(scheme), prefix)
     assert records(site)
-    assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
-    assert asyncio.run(counts(site)) == {"user": 1, "guest": 1, "bot": 0}
+    for ask in QUESTIONS.values():
+        assert ask(site) == {"user": 1, "guest": 1, "bot": 0}
     assert PASSWORD not in repr(site)
 
 
@@ -175,10 +181,9 @@ def test_errors_contain_no_credentials(
         pytest.skip("its async clients know no ssl_ca_path")
     url, said = WRONG[wrong][0](server, tmp_path), WRONG[wrong][1]
     site = settings(url, prefix)
-    questions: list[Callable[[], Any]] = [Presence(site).counts, lambda: asyncio.run(counts(site))]
-    for question in questions:
+    for ask in QUESTIONS.values():
         with pytest.raises(PresenceUnavailable, match=said) as caught:
-            question()
+            ask(site)
         assert PASSWORD[:-1] not in str(caught.value)
     assert not records(site)
     assert said in caplog.text
@@ -322,12 +327,6 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
 # Sentinels, and servers that are away.
 
 
-QUESTIONS: dict[str, Callable[[Settings], object]] = {
-    "sync": lambda settings: Presence(settings).count(),
-    "async": lambda settings: asyncio.run(AsyncPresence(settings).count()),
-}
-
-
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=list(QUESTIONS))
 @pytest.mark.parametrize(
     ("url", "said"),
@@ -443,16 +442,10 @@ def test_a_provider_that_fails_is_an_outage_that_names_it_and_shows_no_token(
     def fail() -> None:
         raise RuntimeError(f"token{tokens.number}")
 
-    settings = site("provider")
-    presence = Presence(settings)
     tokens.get_credentials = fail  # type: ignore[method-assign, assignment]
-    asks: list[Callable[[], int]] = [
-        presence.count,
-        lambda: asyncio.run(AsyncPresence(settings).count()),
-    ]
-    for ask in asks:
+    for ask in QUESTIONS.values():
         with pytest.raises(PresenceUnavailable) as error:
-            ask()
+            ask(site("provider"))
         said = "credential_provider=iam_of_the_site:provider of PRESENCE_REDIS_URL raised RuntimeE"
         assert said in str(error.value)
         assert "token" not in str(error.value)

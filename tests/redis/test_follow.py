@@ -21,7 +21,6 @@ from presence_middleware import (
     PresenceUnavailable,
     QueryError,
     Settings,
-    SettingsError,
     UnsupportedQuery,
 )
 from presence_middleware.backend import Backend
@@ -143,15 +142,6 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opens: Open) -> None:
     assert max(site.entries()) <= 250
 
 
-def test_a_kind_that_is_not_named_announces_nobody(opens: Open) -> None:
-    site = opens(identity="user=header:x-user, app=header:x-app")
-    site.recorder.record(("app", "42"), site.clock.now)
-    site.saw("42")
-    assert site.announced() == [("+42", 0)]
-    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS"):
-        site.presence.events("app")
-
-
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
     sharded: FollowedSite,
 ) -> None:
@@ -170,18 +160,6 @@ def test_whoever_is_erased_before_they_were_written_is_never_announced(
     sharded.recorder.depart(("user", "ann"), erase=True)
     assert sharded.keys_with("ann") == set()
     assert sharded.announced() == []
-
-
-@pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
-def test_only_the_store_that_knows_who_comes_and_goes_has_events(store: str) -> None:
-    with pytest.raises(SettingsError, match=f"kind 'user' has the store {store}.*sorted-set"):
-        settings("redis://h", "p", events="user", store=store)
-
-
-def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
-    site = settings(f"memory://{prefix}", prefix)
-    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS=user"):
-        Presence(site).events()
 
 
 def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
@@ -264,12 +242,15 @@ def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(open
 def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) -> None:
     """Also if goodbyes and rooms need a sweep: others send no command about events."""
     given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse"}
-    stores, announced = Backend(settings("memory://", prefix, **given)).stores, []
-    for kind, shards in stores.items():
+    presence, announced = Presence(settings(f"memory://{prefix}", prefix, **given)), []
+    for kind, shards in presence.backend.stores.items():
         with suppress(UnsupportedQuery):
             shards.all[0].event_stream()
             announced.append(kind)
     assert announced == [kind for kind in ["user"] if events]
+    other = "guest" if events else "user"
+    with pytest.raises(UnsupportedQuery, match=f"EVENTS={', '.join([*announced, other])} in all"):
+        presence.events(other)
 
 
 def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:

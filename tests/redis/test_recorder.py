@@ -4,7 +4,6 @@ import asyncio
 import math
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, client_of, wait_until
+from tests.support.commands import run_program
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock
 
@@ -476,5 +476,5 @@ else:
     presence_middleware.paste.filter_app_factory(print, {{}})
 print([name for name in unwanted.split() if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_program(program)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -331,10 +331,11 @@ def test_max_connections_in_the_url_limits_the_readers(
 
 @contextmanager
 def all_taken(presence: Presence) -> Iterator[None]:
-    """All slots of the client of this process are in use."""
+    """All connections that readers of this process may have are in use, and their slots."""
     client = presence.backend.driver.connect()
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
+            stack.callback(client.client().close)
             stack.enter_context(limits.free_slots(client, None))
         yield
 
@@ -360,17 +361,6 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     assert not recorder.health.is_outage
     recorder.close()
     assert caplog.messages == []
-
-
-def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -> None:
-    recorder = Recorder(by_header(valkey.url, prefix), background=False)
-    client = client_of(recorder.settings.redis_url)
-    with ExitStack() as stack:
-        for _ in range(limits.CONNECTIONS):  # as many as readers may use
-            stack.callback(client.client().close)
-        recorder.record(("user", "bob"), recorder.stamp())
-        assert recorder.flush()
-    recorder.close()
 
 
 def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:

@@ -1,7 +1,7 @@
 """A site in each framework whose pages are templates with `presence`.
 
 Each site has the pages `/nothing`, which does not use it, `/count`, `/many`, which asks often,
-and `/among`, which shows who of `USERS` is online.
+`/among`, which shows who of `USERS` is online, and `/nobody`, which shows who of no users is.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ JINJA = {
     "count": "{{ presence.count() }}",
     "many": f"{{% for n in range(7) %}}{LINE} {{% endfor %}}",
     "among": "{{ presence.online_among(['7', '8', '9']) }}",
+    "nobody": "{{ presence.online_among([]) }}",
 }
 DJANGO = {
     "nothing": "{% load presence %}nothing",
