@@ -163,8 +163,10 @@ def configure_django() -> None:
         INSTALLED_APPS=[
             "django.contrib.auth",
             "django.contrib.contenttypes",
+            "django.contrib.sessions",
             "presence_middleware.django",
         ],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}},
         SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
         TEMPLATES=[
             {
