@@ -16,13 +16,16 @@ from presence_middleware.replay.files import AHEAD, FOLLOWING, read_logs, withou
 from presence_middleware.replay.lines import MAX_LINE, Line, Tally, parse
 from presence_middleware.replay.site import Visitors, count_online
 from presence_middleware.replay.timeline import MAX_QUIET, Moment, Summary, count_minutes
+from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
-from tests.support.log_lines import request_of
-from tests.support.reference import Reference
 from tests.support.timed_site import Clock, get
 
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 Seen = tuple[int, str]  # when, who
+
+
+def of_agent(agent: str) -> WsgiRequest:
+    return WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": agent})
 
 
 def told(seen: Iterable[Seen], window: float) -> list[Moment]:
@@ -37,13 +40,10 @@ def told(seen: Iterable[Seen], window: float) -> list[Moment]:
 def counted(seen: list[Seen], window: float) -> list[Moment]:
     """The same by brute force: from the first full minute after a line to that after the last."""
     first, last = (-(-at // 60) for at in (min(seen)[0], max(seen)[0]))
-    reference, coming, moments = Reference(), sorted(seen), []
-    for minute in range(first, last + 1):
-        while coming and coming[0][0] <= minute * 60:
-            at, id = coming.pop(0)
-            reference.saw(id, at)
-        online = {id for _, id in reference.online(minute * 60, window)} - {""}
-        moments.append(Moment(minute * 60, (len(online),)))
+    moments = []
+    for now in range(first * 60, last * 60 + 1, 60):
+        online = {id for at, id in seen if now - window < at <= now} - {""}
+        moments.append(Moment(now, (len(online),)))
     return moments
 
 
@@ -83,7 +83,7 @@ def test_a_day_without_anybody_is_a_gap() -> None:
 
 def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     tally = Tally()
-    lines = (Line(NOON, request_of("192.0.2.7", f"Browser/{number}")) for number in range(150))
+    lines = (Line(NOON, of_agent(f"Browser/{number}")) for number in range(150))
     moments = list(count_online(lines, Settings.from_env({}), tally))
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert tally.odd == {"refused": 50}
@@ -249,9 +249,9 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
             for path in ("/", "/a", "/abc", "/poll", "/robots.txt"):
                 environ = {"REMOTE_USER": user, "HTTP_USER_AGENT": agent, "PATH_INFO": path}
                 given = {key: value for key, value in environ.items() if value}
-                get(middleware, REMOTE_ADDR="192.0.2.7", HTTP_REFERER="r", **given)
-                line = Line(AT, request_of("192.0.2.7", agent, path, user, "r"))
-                who = visitors.who(line)
+                given |= {"REMOTE_ADDR": "192.0.2.7", "HTTP_REFERER": "r", "REQUEST_METHOD": "GET"}
+                get(middleware, **given)
+                who = visitors.who(Line(AT, WsgiRequest(given)))
                 assert who == found[-1], (agent, user, path)
     middleware.recorder.close()
     assert any(found)
@@ -263,7 +263,7 @@ TODAY = NOON + 1000 * DAY  # when the logs are read
 
 
 def line_at(at: int) -> Line:
-    return Line(at, request_of("192.0.2.7", "Firefox"))
+    return Line(at, of_agent("Firefox"))
 
 
 def kept(times: Iterable[int], now: float = TODAY) -> tuple[list[int], int]:
