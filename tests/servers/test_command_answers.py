@@ -214,22 +214,6 @@ def test_config_refuses_a_source_that_is_neither_one_nor_in_a_module(script: Scr
         assert ("neither a source nor a module 'foo'" in told.stderr) is (status == 2)
 
 
-def test_the_doctor_as_json(script: Script, presence: Presence, valkey: Server) -> None:
-    presence.touch("ann")
-    sound = script.json("doctor")
-    assert sound["is_right"] is True
-    assert sound["settings"]["PRESENCE_WINDOW"] == {"value": "10m", "from": "default"}
-    assert {finding["is_right"] for finding in sound["findings"]} == {True}
-    with redis.Redis.from_url(valkey.url) as client:
-        client.persist(f"{script.variables['PRESENCE_PREFIX']}:user:seen")
-    ended = script("doctor", "--json", "--no-settings")
-    assert ended.exit_code == 1
-    ill = json.loads(ended.stdout)
-    assert ill["is_right"] is False
-    assert ill["settings"] == {}
-    assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
-
-
 @pytest.mark.parametrize("name", ASKING)
 def test_outages_and_wrong_usage_have_statuses_of_their_own(script: Script, name: str) -> None:
     for url in ("redis://localhost:1", "redis+cluster://localhost:1"):

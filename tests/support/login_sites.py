@@ -151,20 +151,13 @@ def beaker_site() -> WSGIApplication:
 
 
 class Policy:
-    """A security policy around a helper of Pyramid."""
+    """A security policy around a helper of Pyramid, and a function that finds who is logged in."""
 
-    def __init__(self, helper: Any) -> None:
-        self.remember, self.forget = helper.remember, helper.forget
-        self._helper = helper
-
-    def authenticated_userid(self, request: Any) -> object:
-        if isinstance(self._helper, AuthTktCookieHelper):
-            found = self._helper.identify(request)
-            return found and found["userid"]
-        return self._helper.authenticated_userid(request)
+    def __init__(self, helper: Any, find: View) -> None:
+        self.remember, self.forget, self.authenticated_userid = helper.remember, helper.forget, find
 
 
-def pyramid_of(helper: Any) -> WSGIApplication:
+def pyramid_of(policy: Policy) -> WSGIApplication:
     def login(request: Any) -> None:
         request.response.headerlist += remember(request, request.params["user"])
 
@@ -172,7 +165,7 @@ def pyramid_of(helper: Any) -> WSGIApplication:
         request.response.headerlist += forget(request)
 
     config = Configurator(session_factory=SignedCookieSessionFactory(SECRET, reissue_time=600))
-    config.set_security_policy(Policy(helper))
+    config.set_security_policy(policy)
     for place, method, view in pages(lambda request: request.authenticated_userid, login, logout):
         config.add_route(place, place)
         config.add_view(
@@ -187,12 +180,16 @@ def pyramid_of(helper: Any) -> WSGIApplication:
 
 def pyramid_site() -> WSGIApplication:
     """Make an app that keeps the id in the session, under `auth.userid` by default."""
-    return pyramid_of(SessionAuthenticationHelper())
+    helper = SessionAuthenticationHelper()
+    return pyramid_of(Policy(helper, helper.authenticated_userid))
 
 
 def ticket_site() -> WSGIApplication:
     """Make an app whose ids stand in a signed cookie of their own."""
-    return pyramid_of(AuthTktCookieHelper(SECRET, hashalg="sha512"))
+    helper = AuthTktCookieHelper(SECRET, hashalg="sha512")
+    return pyramid_of(
+        Policy(helper, lambda request: (helper.identify(request) or {}).get("userid"))
+    )
 
 
 # Starlette's SessionMiddleware, alone or with its AuthenticationMiddleware over that session.
