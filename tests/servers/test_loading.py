@@ -208,16 +208,6 @@ def anything(*arguments: Any) -> Any:
     return arguments
 
 
-class Callable2:
-    def __call__(self, environ: Any, start_response: Any) -> Any: ...
-
-    method = __call__
-
-
-class Callable3:
-    async def __call__(self, *arguments: Any) -> None: ...
-
-
 class Pep3333:
     """The class is an app: its instances are the responses."""
 
@@ -242,11 +232,11 @@ class Endpoint(HTTPEndpoint):
 WSGI_APPS = [
     *(Flask("site"), object.__new__(WSGIHandler), Configurator().make_wsgi_app(), Bottle()),
     *(plain, partial(lambda name, environ, start_response: [], "site")),
-    *(Callable2(), Callable2().method, wraps(plain_asgi)(lambda environ, start_response: [])),
+    wraps(plain_asgi)(lambda environ, start_response: []),
 ]
 ASGI_APPS = [
-    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Callable3()),
-    *(partial(lambda name, scope, receive, send: None, "site"), Callable3().__call__),
+    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Starlette().__call__),
+    partial(lambda name, scope, receive, send: None, "site"),
     wraps(plain)(lambda scope, receive, send: None),
 ]
 UNKNOWN = [anything, Mock(), operator.call, Pep3333, Respond, wsgify(lambda _: None), current_app]
