@@ -1,6 +1,5 @@
 """Requests that are not visits, and passive requests that do not keep their user online."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -8,11 +7,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
-from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from presence_middleware import Identity, Presence, Settings, asgi, wsgi
+from presence_middleware import Identity, Presence, Settings
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
@@ -167,35 +163,19 @@ def test_only_visits_show_who_is_online(
         assert recorder.stats().recorded == len(online)
 
 
-@pytest.mark.parametrize("wrapped", ["outside", "mounted"])
+@EVERYWHERE
 def test_the_path_of_a_mounted_app_includes_its_mount_point(
-    wrapped: str, site: Callable[..., Settings]
+    send: Ask, site: Callable[..., Settings]
 ) -> None:
-    """This holds around the whole site and around the mounted app, over WSGI and ASGI."""
+    """A wrapper around the whole site has no mount point, one around the mounted app has it."""
     settings = site(exclude="/healthz, /api/ping")
-    visits = {"/healthz": 0, "/api/healthz": 1, "/api/ping": 0, "/ping": 1}
-
-    def answer(environ: Any, start_response: Any) -> list[bytes]:
-        return []
-
-    async def reply(*_: object) -> None: ...
-
-    def wrap(wrapper: Any, app: Any, where: str) -> Any:
-        return wrapper(app, settings=settings) if wrapped == where else app
-
-    inner = wrap(wsgi.PresenceMiddleware, answer, "mounted")
-    site_wsgi = DispatcherMiddleware(inner, {"/api": inner})
-    site_wsgi = wrap(wsgi.PresenceMiddleware, site_wsgi, "outside")
-    reply = wrap(asgi.PresenceMiddleware, reply, "mounted")
-    site_asgi = Starlette(routes=[Mount("/api", app=reply), Mount("", app=reply)])
-    site_asgi = wrap(asgi.PresenceMiddleware, site_asgi, "outside")
-    for path, count in visits.items():
+    for mount, path, is_visit in (
+        *(("", "/healthz", False), ("/api", "/healthz", True), ("", "/api/healthz", True)),
+        *(("", "/ping", True), ("/api", "/ping", False), ("", "/api/ping", False)),
+    ):
         before = recorder_for(settings).stats().recorded
-        environ = {"SCRIPT_NAME": "", "REQUEST_METHOD": "GET", "PATH_INFO": path}
-        site_wsgi({**environ, "HTTP_X_USER": "ann"}, print)
-        scope = {"type": "http", "root_path": "", "method": "GET", "path": path}
-        asyncio.run(site_asgi({**scope, "headers": [(b"x-user", b"ann")]}, None, None))
-        assert recorder_for(settings).stats().recorded - before == 2 * count, path
+        send(settings, Call({"X-User": "ann"}, path, mount=mount))
+        assert recorder_for(settings).stats().recorded - before == is_visit, (mount, path)
 
 
 # What keeps nobody online, but is there for the handler all the same.
