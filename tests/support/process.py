@@ -17,6 +17,8 @@ from tests.support.timed_site import Clock, settings
 class Process:
     """A process that writes only when the test says so. Its clock is that of the test."""
 
+    kind = "user"
+
     def __init__(self, url: str, prefix: str, clock: Clock | None = None, **given: Any) -> None:
         chain = {"identity": "user=header:x-user, guest=ip:raw", "flush_interval": "0.05s"}
         self.clock = Clock() if clock is None else clock
@@ -35,15 +37,20 @@ class Process:
         self,
         *users: str,
         act: Act = Act.SEEN,
-        kind: str = "user",
+        kind: str = "",
         ago: float = 0.0,
+        arrived: float | None = None,
         room: str | None = None,
     ) -> None:
-        """Note what users did, or a page of a room that they opened; it waits to be written."""
+        """Note what users did, or a page of a room that they opened; it waits to be written.
+
+        They did it `ago` seconds before now, and had arrived `arrived` seconds before now.
+        """
         moment = self.clock.now - ago
+        arrival = None if arrived is None else self.clock.now - arrived
         entered = Room(room_number(room), moment) if room else None
         for user in users:
-            self.recorder.record((kind, user), moment, act=act, room=entered)
+            self.recorder.record((kind or self.kind, user), moment, arrival, act, entered)
 
     def saw(self, *users: str, **given: Any) -> None:
         """As `did`, but written when this returns."""
