@@ -386,15 +386,11 @@ def test_of_two_django_sessions_the_last_counts_as_in_django(header: str) -> Non
 def test_a_source_with_a_missing_library_names_the_extra_to_install(
     source: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"identity": f"user={source}", "session_secret": SECRET}
-    Settings.from_env({}, **told)
-
-    def without(name: str) -> object:
-        return None if name == library else find_spec(name)
-
-    monkeypatch.setattr("presence_middleware.settings.find_spec", without)
+    monkeypatch.setattr(
+        "presence_middleware.settings.find_spec",
+        lambda name: None if name == library else find_spec(name),
+    )
     with pytest.raises(SettingsError) as refused:
-        Settings.from_env({}, **told)
+        Settings.from_env({}, identity=f"user={source}", session_secret=SECRET)
     assert f"{source}:raw needs pip install 'presence_middleware[{extra}]'" in str(refused.value)
     assert SECRET not in str(refused.value)
-    Settings.from_env({}, identity="user=auth, guest=visitor")
