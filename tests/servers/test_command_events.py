@@ -99,24 +99,12 @@ def test_a_pipe_receives_a_line_for_each_event_at_once(site: dict[str, str]) -> 
         assert events.errors == []
 
 
-def test_json_has_all_fields_and_its_cursor_goes_on(site: dict[str, str]) -> None:
-    with following(site, "user", "--json") as events:
-        events.begin()
-        event = json.loads(events.lines[0])
-        assert sorted(event) == ["at", "cursor", "id", "kind", "online"]
-        assert (event["kind"], event["id"][:5], event["online"]) == ("user", "first", True)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event["at"])
-        events.presence.touch("ann")
-        with events.presence.events(after=event["cursor"], among=["ann"]) as others:
-            assert next(others).id == "ann"
-
-
-def test_among_prints_only_the_members_of_a_key(
+def test_json_of_the_members_of_a_key_has_all_fields_and_its_cursor_goes_on(
     site: dict[str, str], client: "redis.Redis", prefix: str
 ) -> None:
     key = f"{prefix}:friends"
     client.sadd(key, "ann", "bob", b"\xff")
-    with following(site, "--among", key) as events:
+    with following(site, "user", "--json", "--among", key) as events:
 
         def comes_and_goes() -> bool:
             events.presence.touch("eve")
@@ -126,8 +114,14 @@ def test_among_prints_only_the_members_of_a_key(
 
         wait_until(comes_and_goes)
         events.presence.touch("bob")
-        events.has("\tbob")
+        wait_until(lambda: '"bob"' in events.lines[-1])
         assert not any("eve" in line for line in events.lines)
+        event = json.loads(events.lines[0])
+        assert sorted(event) == ["at", "cursor", "id", "kind", "online"]
+        assert (event["kind"], event["id"], event["online"]) == ("user", "ann", True)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event["at"])
+        with events.presence.events(after=event["cursor"], among=["bob"]) as others:
+            assert next(others).id == "bob"
 
 
 def test_invalid_arguments_are_reported(

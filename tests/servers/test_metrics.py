@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -50,13 +50,8 @@ def visit(recorder: Recorder, name: str) -> None:
 
 
 @pytest.fixture
-def recorder(place: Place, prefix: str) -> Iterator[Recorder]:
-    settings = Settings.from_env(
-        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", flush_interval="3m"
-    )
-    recorder = recorder_for(settings)
-    yield recorder
-    recorder.close()
+def recorder(place: Place, unwritten: Callable[..., Settings]) -> Recorder:
+    return recorder_for(unwritten(redis_url=place.url, identity="user=header:X-User"))
 
 
 def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> None:
