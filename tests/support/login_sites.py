@@ -69,8 +69,14 @@ def answer(said: object) -> str:
     return str(said or NOBODY)
 
 
-async def answered(said: object) -> str:
-    return answer(await said if isawaitable(said) else said)
+def async_page(view: View, respond: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a coroutine function that responds with what a view says."""
+
+    async def page(request: Any) -> Any:
+        said = view(request)
+        return respond(answer(await said if isawaitable(said) else said))
+
+    return page
 
 
 # Flask: the id stands in the session, once by itself and once within mappings.
@@ -208,15 +214,12 @@ def starlette_site(*middleware: Middleware) -> Starlette:
     def login(request: Request) -> None:
         request.session["member"] = request.query_params["user"]
 
-    def page(view: View) -> Any:
-        async def respond(request: Request) -> PlainTextResponse:
-            return PlainTextResponse(await answered(view(request)))
-
-        return respond
-
     views = pages(me, login, lambda request: request.session.clear())
     return Starlette(
-        routes=[Route(place, page(view), methods=[method]) for place, method, view in views],
+        routes=[
+            Route(place, async_page(view, PlainTextResponse), methods=[method])
+            for place, method, view in views
+        ],
         middleware=[Middleware(SessionMiddleware, secret_key=SECRET), *middleware],
     )
 
@@ -241,27 +244,13 @@ async def async_login(request: HttpRequest) -> None:
     await auth.alogin(request, user)
 
 
-def page(view: View) -> Any:
-    def respond(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(answer(view(request)), content_type="text/plain")
-
-    return respond
-
-
-def async_page(view: View) -> Any:
-    async def respond(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(await answered(view(request)), content_type="text/plain")
-
-    return respond
-
-
 urlpatterns = [
     *(
-        path(place[1:], page(view))
+        path(place[1:], lambda request, view=view: HttpResponse(answer(view(request))))
         for place, _, view in pages(lambda request: request.user.pk, login, auth.logout)
     ),
     *(
-        path(f"async{place}", async_page(view))
+        path(f"async{place}", async_page(view, HttpResponse))
         for place, _, view in pages(async_me, async_login, auth.alogout)
     ),
 ]
