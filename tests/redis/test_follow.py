@@ -32,8 +32,7 @@ from presence_middleware.events.streams import events_of
 from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import Act, Plan, Position, moment_of, room_number
-from tests.support.acts import record, send
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, send, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
@@ -396,7 +395,8 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
     with site.presence.events() as events:
         until_read(site.presence)
         moment = int(NOON * 1e6)
-        site.run(record(site.store.all[0], [(id, moment, moment) for id in ("ann", "bob")]))
+        seen = [(id, moment, moment, None) for id in ("ann", "bob")]
+        site.run(site.store.all[0].write(seen, ()))
         cursors = [next(events).cursor for _ in range(2)]
         with site.presence.events(after=cursors[0]) as again:
             assert [next(again).id for _ in range(2)] == ["ann", "bob"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from presence_middleware import EventsLost
-from tests.support.acts import send
+from tests.support.backends import send
 from tests.support.process import Process
 from tests.support.timed_site import IDENTITY, NOON
 
@@ -23,15 +23,11 @@ class FollowedSite(Process):
         self.streams = [shard.event_stream() for shard in self.store.all if is_announced]
         self.positions = [self.run(stream.position()) for stream in self.streams]
 
-    def sweep(self) -> int:
-        """Announce everybody who has gone; return how many scripts that took."""
-        sweeps = 0
+    def sweep(self) -> None:
+        """Announce everybody who has gone."""
         for shard in self.store.all:
-            has_more = True
-            while has_more:
-                has_more = self.run(shard.sweep(self.clock.now))
-                sweeps += 1
-        return sweeps
+            while self.run(shard.sweep(self.clock.now)):
+                pass
 
     def clean_up(self) -> None:
         for shard in self.store.all:

@@ -39,18 +39,13 @@ class Process:
         act: Act = Act.SEEN,
         kind: str = "",
         ago: float = 0.0,
-        arrived: float | None = None,
         room: str | None = None,
     ) -> None:
-        """Note what users did, or a page of a room that they opened; it waits to be written.
-
-        They did it `ago` seconds before now, and had arrived `arrived` seconds before now.
-        """
+        """Note what users did, or a page of a room that they opened; it waits to be written."""
         moment = self.clock.now - ago
-        arrival = None if arrived is None else self.clock.now - arrived
         entered = Room(room_number(room), moment) if room else None
         for user in users:
-            self.recorder.record((kind or self.kind, user), moment, arrival, act, entered)
+            self.recorder.record((kind or self.kind, user), moment, act=act, room=entered)
 
     def saw(self, *users: str, **given: Any) -> None:
         """As `did`, but written when this returns."""
