@@ -31,20 +31,14 @@ with warnings.catch_warnings():
     from pyramid.config import Configurator
     from webob.dec import wsgify
 
-SITE = '''
-class places:
-    """An app may be an attribute of something in the module."""
-    @staticmethod
-    def app(environ, start_response):
-        start_response("200 OK", [])
-        return [environ["PATH_INFO"].encode()]
+SITE = """
+import os
 
-def create_app():
-    return places.app
+def create_app(): ...
 
 def failing():
-    return places.no_such_app
-'''
+    return os.no_such_app
+"""
 BROKEN = "import os\n\nos.no_such_thing  # the site's own line"
 
 
