@@ -18,8 +18,8 @@ from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, Write, moment_of
+from presence_middleware.stores.plan import to_microseconds
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
@@ -278,7 +278,7 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     act = Act.ERASED if manner == "forget" else Act.LEFT
     early, between, late = NOON - 2, NOON - 1, NOON
     run(shard.touch("ann", early, late))
-    run(depart(shard, act, "ann", between))
+    run(shard.write((), [(act, "ann", to_microseconds(between), None)]))
     assert not presence.is_online("ann")
     run(shard.touch("ann", early, late))
     assert presence.is_online("ann")

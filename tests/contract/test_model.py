@@ -30,8 +30,7 @@ from presence_middleware.stores import (
 )
 from presence_middleware.stores.plan import members_with_scores
 from tests.support import timed_site
-from tests.support.acts import send
-from tests.support.backends import Backend
+from tests.support.backends import Backend, send
 from tests.support.model import SECOND, Limits, Minutes, Model
 from tests.support.timed_site import Blocking, Clock
 

@@ -27,9 +27,8 @@ from presence_middleware.events import streams as pages
 from presence_middleware.stores import Command, Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
-from tests.support.acts import send
 from tests.support.backends import Backend as Place
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, send, wait_until
 from tests.support.timed_site import settings
 
 GIVEN: dict[str, Any] = {"events": "user, guest"}

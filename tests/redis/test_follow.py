@@ -30,9 +30,8 @@ from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
 from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import Plan, Position, moment_of, room_number
-from tests.support.acts import record, send
-from tests.support.backends import Server, wait_until
+from presence_middleware.stores import Act, Plan, Position, moment_of, room_number
+from tests.support.backends import Server, send, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
@@ -59,7 +58,7 @@ def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: E
 
     def open_site(**given: Any) -> FollowedSite:
         site = FollowedSite(server.url, prefix, **given)
-        stack.callback(site.close)
+        stack.callback(site.recorder.close)
         stack.callback(site.presence.backend.close_events)
         return site
 
@@ -139,14 +138,15 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opens: Open) -> None:
     announced = after(site, GONE)
     assert len(announced) == 5000
     assert {name for name, _ in announced} == {f"-{id}" for id in crowd}
-    assert max(site.entries()) <= 250
+    entries = site.run(site.streams[0].read(Position("0", 0))).announcements
+    assert max(len(each.changes) for each in entries) <= 250
 
 
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
     sharded: FollowedSite,
 ) -> None:
     sharded.saw("ann")
-    sharded.say_goodbye("ann")
+    sharded.saw("ann", act=Act.GOODBYE)
     assert sharded.keys_with("ann") == {"seen", "changes", "bye"}
     sharded.presence.forget("ann")
     assert sharded.keys_with("ann") == {"changes"}
@@ -186,7 +186,7 @@ def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
 def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(sharded: FollowedSite) -> None:
     """A process that outlives the last visitor sweeps, and makes no key live longer."""
     sharded.saw("ann")
-    sharded.expire("ann", "seen", 400)
+    sharded.run(send("EXPIRE", f"{sharded.store.shard_for('ann').name}:seen", 400))
     sharded.sweep()
     assert 0 < sharded.lifetime("ann", "progress") <= 400
 
@@ -256,14 +256,14 @@ def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) ->
 def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
     sharded.saw("ann")
     sharded.clock.now += 10
-    sharded.say_goodbye("ann")
+    sharded.saw("ann", act=Act.GOODBYE)
     assert sharded.announced() == [("+ann", 0)]
     assert after(sharded, sharded.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
     sharded.saw("bob")
     came = sharded.clock.now - NOON
     sharded.clock.now += 100
     sharded.sweep()
-    sharded.say_goodbye("bob", ago=90)  # so late that bob has gone by now
+    sharded.saw("bob", act=Act.GOODBYE, ago=90)  # so late that bob has gone by now
     assert sharded.announced() == [("+bob", came), ("-bob", came + 10)]
 
 
@@ -385,7 +385,8 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
     with site.presence.events() as events:
         until_read(site.presence)
         moment = int(NOON * 1e6)
-        site.run(record(site.store.all[0], [(id, moment, moment) for id in ("ann", "bob")]))
+        seen = [(id, moment, moment, None) for id in ("ann", "bob")]
+        site.run(site.store.all[0].write(seen, ()))
         cursors = [next(events).cursor for _ in range(2)]
         with site.presence.events(after=cursors[0]) as again:
             assert [next(again).id for _ in range(2)] == ["ann", "bob"]

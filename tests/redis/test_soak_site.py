@@ -125,7 +125,7 @@ def test_a_site_with_everything_on(tmp_path: Path, prefix: str) -> None:
             **{"PRESENCE_PULSE_PATH": "/pulse", "PRESENCE_LOGOUT": "/logout"},
             **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_EXCLUDE": "+/events"},
         }
-        site = "tests.support.soak_site"
+        site = "tests.support.site"
         alive = ("--timeout-keep-alive=75", "--log-level=warning", "--no-access-log")
         threads = ("--threads=16", "--worker-class=gthread", "--keep-alive=75")
         commands = (

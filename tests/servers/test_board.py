@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -27,8 +28,6 @@ from presence_middleware import (
 )
 from presence_middleware.board import asgi as board
 from presence_middleware.connections.drivers import close_async_clients
-from presence_middleware.errors import PresenceError
-from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.benchmarks.streams import receive_crowds
@@ -75,7 +74,7 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def but_time(answer: Answer) -> Any:
-    if dict(answer.headers).get("content-type") != "application/json" or not answer.body:
+    if answer.headers.get("content-type") != "application/json" or not answer.body:
         return answer.body
     return {name: value for name, value in answer.json().items() if name != "now"}
 
@@ -88,7 +87,8 @@ def test_wsgi_and_asgi_answer_with_the_same_bytes(settings: Settings, path: str)
             url = f"/presence{path}"
             call = Call(headers, url, method)
             one, other = over_wsgi(site, call), over_asgi(site, call)
-            assert (one.status, one.headers) == (other.status, other.headers)
+            assert one.status == other.status
+            assert [*one.headers.items()] == [*other.headers.items()]
             assert but_time(one) == but_time(other)
 
 
@@ -350,32 +350,6 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
 
 
 @in_loop
-async def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
-    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(board, "SEND_SECONDS", 0.2)
-    async with opened(site) as stream:
-        stream.reads_nothing = True
-        await stream.message()
-        site.recorder.backend.close_events()
-        await asyncio.wait_for(asyncio.shield(stream.task), 5)
-
-
-class Scripted(AsyncEvents):
-    """An iterator that returns and raises what a test says."""
-
-    def __init__(self, presence: AsyncPresence, *steps: list[Event] | PresenceError) -> None:
-        super().__init__(presence.backend.feed("user"))
-        self.steps = list(steps)
-
-    async def wait_for_batch(self, seconds: float | None = None) -> list[Event]:
-        step = self.steps.pop(0)
-        if isinstance(step, PresenceError):
-            raise step
-        return step
-
-
-@in_loop
 async def test_a_stream_survives_an_outage_and_sends_comments(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,8 +362,12 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     assert await anext(messages) == ":\n\n"
     await idle.aclose()
     assert [message async for message in messages] == []
-    steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
-    events = Scripted(AsyncPresence(settings), *steps)
+    events = AsyncMock(is_ended=False)
+    events.wait_for_batch.side_effect = [
+        PresenceUnavailable("away"),
+        EventsLost("missed"),
+        [ann, ann],
+    ]
     messages = sse.server_sent_events(events)
     assert await anext(messages) == "retry: 3000\n\n"
     assert await anext(messages) == ":\n\n"
@@ -398,7 +376,7 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     message = f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
     assert await anext(messages) == 2 * message, "what comes at once is one text"
     await messages.aclose()
-    assert events.is_ended
+    events.aclose.assert_awaited_once()
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
@@ -419,17 +397,21 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
 
 
 @in_loop
-async def test_streams_end_when_the_lifespan_ends(
-    site: asgi.PresenceMiddleware, presence: Presence
+async def test_streams_end_when_the_lifespan_ends_although_a_reader_reads_nothing(
+    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def shutdown() -> Any:
         return {"type": "lifespan.shutdown"}
 
-    async with opened(site) as stream:
-        assert (await stream.message())["event"] == "list"
+    monkeypatch.setattr(board, "SEND_SECONDS", 0.2)
+    async with opened(site) as stream, opened(site) as stuck:
+        stuck.reads_nothing = True
+        for each in (stream, stuck):
+            assert (await each.message())["event"] == "list"
         await site({"type": "lifespan"}, shutdown, stream.sent.put)
         assert await stream.message() == {}
         assert stream.is_over
+        await asyncio.wait_for(asyncio.shield(stuck.task), 5)
 
 
 @in_loop

@@ -26,17 +26,6 @@ def is_put_back(terminal: Terminal) -> bool:
     )
 
 
-def test_the_numbers_follow_the_site(variables: dict[str, str], presence: Presence) -> None:
-    presence.touch("ann")
-    with Terminal(variables, *FAST) as terminal:
-        terminal.wait_for("user  1  ", "guest  0  ", "bot  0  ", "peak 1, ")
-        presence.touch("bob")
-        presence.touch("eve", "guest")
-        terminal.wait_for("user  2  ", "guest  1  ", "peak 2, ", "2 at ")
-        presence.leave("bob")
-        terminal.wait_for("user  1  ", "peak 2, ")
-
-
 def test_the_chart_begins_with_the_recorded_history(variables: dict[str, str]) -> None:
     _, at, _ = record(variables, 3, 9, 4)
     with Terminal(variables, *FAST) as terminal:
@@ -91,17 +80,19 @@ def down(server: Server) -> Iterator[None]:
     server.start()
 
 
-def test_watch_reports_an_outage_and_recovers(own: Server) -> None:
+def test_watch_follows_the_site_reports_an_outage_and_recovers(own: Server) -> None:
     variables = {"PRESENCE_REDIS_URL": own.url}
     presence = Presence(Settings.from_env(variables))
     presence.touch("ann")
     with Terminal(variables, *FAST) as terminal:
-        terminal.wait_for("user  1  ")
+        terminal.wait_for("user  1  ", "guest  0  ", "bot  0  ", "peak 1, ")
         with down(own):
             terminal.wait_for("no answer since ", "Redis did not answer", "user  1  ")
-        presence.touch("bob")
-        presence.touch("cy")
-        terminal.wait_for("user  2  ", "Ctrl-C ends")
+        for id, kind in (("bob", "user"), ("cy", "user"), ("eve", "guest")):
+            presence.touch(id, kind)
+        terminal.wait_for("user  2  ", "guest  1  ", "peak 2, ", "2 at ", "Ctrl-C ends")
+        presence.leave("bob")
+        terminal.wait_for("user  1  ", "peak 2, ")
         with down(own):
             terminal.wait_for("no answer since ")
             terminal.press("\x03")

@@ -1,5 +1,6 @@
 """`presence doctor`: checks of a server, its keys and the settings."""
 
+import json
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -47,6 +48,10 @@ def test_a_healthy_server_passes_all_checks(variables: dict[str, str]) -> None:
     assert f"PRESENCE_PREFIX={variables['PRESENCE_PREFIX']} (environment)" in told
     assert "PRESENCE_WINDOW=10m (default)" in told
     assert "PRESENCE_" not in examined(variables, "--no-settings").stdout
+    sound = json.loads(examined(variables, "--json").stdout)
+    assert sound["is_right"] is True
+    assert sound["settings"]["PRESENCE_WINDOW"] == {"value": "10m", "from": "default"}
+    assert {finding["is_right"] for finding in sound["findings"]} == {True}
 
 
 def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
@@ -77,6 +82,9 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
             assert wrong in found.stdout + found.stderr
             assert right in found.stdout
             assert SECRET not in found.stdout + found.stderr
+        ill = json.loads(examined(variables, "--json", "--no-settings").stdout)
+        assert (ill["is_right"], ill["settings"]) == (False, {})
+        assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
         client.acl_deluser("asks")
 
 

@@ -17,9 +17,8 @@ from tests.support.commands import run_command
 from tests.support.servers import ENDED, ROOT, Command, WebServer, gunicorn, uvicorn
 
 EXAMPLES = ROOT / "examples"
-FLASK = gunicorn("flask_site:app", workers=2)
 SITES: dict[str, Command] = {
-    "flask": FLASK,
+    "flask": gunicorn("flask_site:app", workers=2),
     "pyramid": lambda port: [*("pyramid.scripts.pserve", "pyramid_site.ini", f"http_port={port}")],
     "paste": lambda port: ["pyramid.scripts.pserve", "paste_site.ini", f"http_port={port}"],
     "starlette": uvicorn("starlette_site:app"),
@@ -95,10 +94,19 @@ def test_an_example_shows_who_is_online(
         assert presence.counts() == counts
         if name == "django-async":  # a view without `async`
             assert read(ann, "/") == read(ann, home)
+        if name == "flask":
+            keys.sadd("user:bob:friends", "ann", "nobody")
+            assert read(bob, "/friends") == {"online": ["ann"]}
         assert ann.get("/logout").is_success
         assert not presence.is_online("ann")
-        assert presence.last_seen("ann") is not None
+        seen = presence.last_seen("ann")
+        assert seen is not None
         assert read(bob, home)["who"] == ["bob"]
+        if name == "flask":
+            assert read(bob, "/friends") == {"online": []}
+            assert read(bob, "/users/ann") == {"online": False, "last_seen": seen.isoformat()}
+            assert read(bob, "/users/nobody") == {"online": False, "last_seen": None}
+            keys.delete("user:bob:friends")
         if name in SOCKETS:
             read_text(ann, "/login/ann")  # ends at a page that writes all that is known so far
             keys.delete(f"{prefix}:user:seen")
@@ -186,26 +194,6 @@ def test_the_classic_example_lists_all_users_of_the_window_and_no_earlier_ones(
     everyone = [*agents, "Vivaldi/1"]
     assert listed == [f"User agent: {agent}" for agent in everyone]
     assert [seen.id for seen in Presence(settings).online()] == everyone
-
-
-def test_flask_shows_friends_online_and_last_seen_times(
-    run: Run, presence: Presence, prefix: str, keys: Redis
-) -> None:
-    ann, bob, eve = (f"{name}-{prefix}" for name in ("ann", "bob", "eve"))
-    keys.sadd(f"user:{ann}:friends", bob, "nobody")
-    site = run(FLASK)
-    with site.client("A") as a, site.client("B") as b, site.client("C") as c:
-        for browser, name in ((a, ann), (b, bob), (c, eve)):
-            browser.get(f"/login/{name}")
-        wait_until(lambda: presence.count() == 3)
-        assert read(a, "/friends") == {"online": [bob]}
-        b.get("/logout")
-        assert read(a, "/friends") == {"online": []}
-        seen = presence.last_seen(bob)
-        assert seen is not None
-        assert read(c, f"/users/{bob}") == {"online": False, "last_seen": seen.isoformat()}
-        assert read(c, "/users/nobody") == {"online": False, "last_seen": None}
-    keys.delete(f"user:{ann}:friends")
 
 
 @pytest.mark.slow

@@ -31,20 +31,14 @@ with warnings.catch_warnings():
     from pyramid.config import Configurator
     from webob.dec import wsgify
 
-SITE = '''
-class places:
-    """An app may be an attribute of something in the module."""
-    @staticmethod
-    def app(environ, start_response):
-        start_response("200 OK", [])
-        return [environ["PATH_INFO"].encode()]
+SITE = """
+import os
 
-def create_app():
-    return places.app
+def create_app(): ...
 
 def failing():
-    return places.no_such_app
-'''
+    return os.no_such_app
+"""
 BROKEN = "import os\n\nos.no_such_thing  # the site's own line"
 
 
@@ -208,16 +202,6 @@ def anything(*arguments: Any) -> Any:
     return arguments
 
 
-class Callable2:
-    def __call__(self, environ: Any, start_response: Any) -> Any: ...
-
-    method = __call__
-
-
-class Callable3:
-    async def __call__(self, *arguments: Any) -> None: ...
-
-
 class Pep3333:
     """The class is an app: its instances are the responses."""
 
@@ -242,11 +226,11 @@ class Endpoint(HTTPEndpoint):
 WSGI_APPS = [
     *(Flask("site"), object.__new__(WSGIHandler), Configurator().make_wsgi_app(), Bottle()),
     *(plain, partial(lambda name, environ, start_response: [], "site")),
-    *(Callable2(), Callable2().method, wraps(plain_asgi)(lambda environ, start_response: [])),
+    wraps(plain_asgi)(lambda environ, start_response: []),
 ]
 ASGI_APPS = [
-    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Callable3()),
-    *(partial(lambda name, scope, receive, send: None, "site"), Callable3().__call__),
+    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Starlette().__call__),
+    partial(lambda name, scope, receive, send: None, "site"),
     wraps(plain)(lambda scope, receive, send: None),
 ]
 UNKNOWN = [anything, Mock(), operator.call, Pep3333, Respond, wsgify(lambda _: None), current_app]

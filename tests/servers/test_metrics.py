@@ -1,30 +1,29 @@
 """Prometheus metrics: of the site from a real Redis, of a process from its recorder."""
 
+import asyncio
 import json
 import re
-import threading
 import time
-from collections.abc import Iterator
-from io import StringIO
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
-from prometheus_client.parser import text_fd_to_metric_families
 
 from presence_middleware import Presence, Settings
 from presence_middleware.people import Reason
-from presence_middleware.prometheus import PresenceCollector
+from presence_middleware.prometheus import PresenceCollector, make_asgi_app
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import exchange
 from tests.support.backends import wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
-from tests.support.servers import ROOT, WebServer, uvicorn
+from tests.support.servers import ROOT
 from tests.support.stopwatch import Stopwatch
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
@@ -35,17 +34,12 @@ Samples = dict[tuple[str, str], float]
 """Values by name, and by the one label if there is any."""
 
 
-def parsed(text: str) -> Samples:
+def scraped(collector: Any) -> Samples:
     return {
         (sample.name, "".join(sample.labels.values())): sample.value
-        for family in text_fd_to_metric_families(StringIO(text))
+        for family in collector.collect()
         for sample in family.samples
-        if family.name.startswith("presence")
     }
-
-
-def scraped(collector: Any) -> Samples:
-    return parsed(generate_latest(collector).decode())
 
 
 def values(found: Samples, name: str) -> dict[str, float]:
@@ -57,13 +51,8 @@ def visit(recorder: Recorder, name: str) -> None:
 
 
 @pytest.fixture
-def recorder(place: Place, prefix: str) -> Iterator[Recorder]:
-    settings = Settings.from_env(
-        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", flush_interval="3m"
-    )
-    recorder = recorder_for(settings)
-    yield recorder
-    recorder.close()
+def recorder(place: Place, unwritten: Callable[..., Settings]) -> Recorder:
+    return recorder_for(unwritten(redis_url=place.url, identity="user=header:X-User"))
 
 
 def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> None:
@@ -203,30 +192,24 @@ def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_c
     assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
 
 
-def test_requests_do_not_wait_for_a_blocked_scrape(
-    place: Place, prefix: str, tmp_path: Path
-) -> None:
-    settings = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
-    command = uvicorn("tests.support.site:asgi_site")
-    with (
-        WebServer(command, ROOT, tmp_path / "log", **settings) as server,
-        server.client("A") as scraper,
-        server.client("B") as browser,
-        hung(place),
-    ):
-        said: list[str] = []
-        thread = threading.Thread(target=lambda: said.append(scraper.get("/metrics").text))
-        begins = time.monotonic()
+def test_a_blocked_scrape_does_not_block_the_event_loop(recorder: Recorder, place: Place) -> None:
+    registry = CollectorRegistry()
+    registry.register(PresenceCollector(recorder))
+    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b""}
+
+    async def scrape() -> str:
+        scraping = asyncio.create_task(exchange(make_asgi_app(registry), scope))
         waits = []
         with Stopwatch() as watch:
-            thread.start()
-            while thread.is_alive():
-                asked = watch.seconds
-                browser.get("/")
-                waits.append(watch.seconds - asked)
-        assert time.monotonic() - begins > NOTICEABLE
-        assert max(waits) < NOTICEABLE
-        assert parsed(said[0])["presence_up", ""] == 0
+            while not scraping.done():
+                began = watch.seconds
+                await asyncio.sleep(0.01)
+                waits.append(watch.seconds - began)
+        assert sum(waits) > NOTICEABLE > max(waits)
+        return scraping.result().body.decode()
+
+    with hung(place):
+        assert "\npresence_up 0.0\n" in asyncio.run(scrape())
 
 
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}

@@ -1,7 +1,6 @@
 """Where no thread runs, or a thread is dead or stuck; clocks; forks; and the loop of Trio."""
 
 import asyncio
-import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
+from tests.support.faults import hung
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import by_header
@@ -71,18 +71,16 @@ def test_without_threads_only_an_occasional_request_waits_during_an_outage(
     own: Server, prefix: str
 ) -> None:
     recorder = Recorder(by_header(own.url, prefix, flush_interval="1s"))
-    own.process.send_signal(signal.SIGSTOP)
     took = []
-    with Stopwatch() as watch:
+    with hung(own), Stopwatch() as watch:
         for number in range(500):
             began = watch.seconds
             visit(recorder, f"u{number}")
             took.append(watch.seconds - began)
-    assert recorder.stats().last_error, "one of them has tried to write"
+        assert recorder.stats().last_error, "one of them has tried to write"
     *others, longest = sorted(took)
     assert longest < 1.0  # one timeout
     assert max(others) < 0.25
-    own.process.send_signal(signal.SIGCONT)
     recorder.close()
     assert Presence(recorder.settings).count() == 500
 
@@ -109,24 +107,20 @@ def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
     visit(recorder, "first")
     wait_until(lambda: recorder.stats().flushed == 1)
     for stuck in (1, 2):
-        own.process.send_signal(signal.SIGSTOP)
-        slowest = 0.0
+        with hung(own), Stopwatch() as watch:
+            took: list[float] = []
 
-        def is_said(watch: Stopwatch, stuck: int = stuck) -> bool:
-            nonlocal slowest
-            began = watch.seconds
-            visit(recorder, "bob")
-            slowest = max(slowest, watch.seconds - began)
-            return len(caplog.messages) >= stuck
+            def is_said(watch: Stopwatch = watch, stuck: int = stuck) -> bool:
+                began = watch.seconds
+                visit(recorder, "bob")
+                took.append(watch.seconds - began)  # noqa: B023
+                return len(caplog.messages) >= stuck
 
-        with Stopwatch() as watch:
-            wait_until(lambda: is_said(watch))
-            for _ in range(100):
-                assert is_said(watch)
-        assert slowest < 0.1
+            wait_until(is_said)
+            assert all(is_said() for _ in range(100))
+        assert max(took) < 0.1
         assert len(caplog.messages) == stuck
         assert "no write to Redis has completed" in caplog.messages[-1]
-        own.process.send_signal(signal.SIGCONT)
         assert recorder.flush()
     recorder.close()
     client.close()
@@ -254,19 +248,17 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
     settings: Settings,
 ) -> None:
     settings = replace(settings, events=("user",))
-    readers: list[AsyncPresence] = [AsyncPresence(settings)]
     seen: list[bool] = []
 
     async def handler(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        readers.append(presence_of(scope))
-        for presence in readers:
-            for question in (presence.count, partial(presence.leave, "bob")):
+        question: Any
+        own = AsyncPresence(settings)
+        for presence in (own, presence_of(scope)):
+            for question in (presence.count, partial(presence.leave, "bob"), presence.events):
                 with pytest.raises(WouldBlock, match=r"Presence in a thread.*to_thread"):
                     await question()
-            with pytest.raises(WouldBlock, match=r"Presence in a thread.*to_thread"):
-                presence.events("user")
+        await own.aclose()
         seen.append(await trio.to_thread.run_sync(Presence(settings).is_online, "ann"))
-        await readers[0].aclose()
 
     async def visit() -> None:
         headers = [(b"x-user", b"bob")]

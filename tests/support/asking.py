@@ -22,7 +22,7 @@ class Answer:
 
     state: State
     status: int = 0
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
     def json(self) -> Any:
@@ -35,7 +35,7 @@ def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
 
     def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[..., object]:
         answer.status = int(status[:3])
-        answer.headers = [(name.lower(), value) for name, value in headers]
+        answer.headers = {name.lower(): value for name, value in headers}
         return print
 
     body = app(environ, start)
@@ -68,7 +68,7 @@ async def exchange(app: Any, scope: State) -> Answer:
     async def send(message: Any) -> None:
         answer.status = message.get("status", answer.status)
         headers = message.get("headers", ())
-        answer.headers += [(name.decode(), value.decode()) for name, value in headers]
+        answer.headers |= {name.decode(): value.decode() for name, value in headers}
         answer.body += message.get("body", b"")
 
     await app(scope, receive, send)

@@ -12,6 +12,7 @@ import redis
 from presence_middleware.connections import driver
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.url import RedisURL
+from presence_middleware.stores import Batch, Plan
 
 
 def matrix(*values: object) -> list[Any]:
@@ -36,6 +37,12 @@ class Backend(NamedTuple):
 def client_of(url: RedisURL) -> Any:
     """Return the client that the readers of this process use."""
     return driver(url, RedisHealth(1.0)).connect()
+
+
+def send(*command: Any) -> Plan[Any]:
+    """Send a command, and return its reply."""
+    (reply,) = yield Batch((command,))
+    return reply
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:

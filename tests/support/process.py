@@ -17,6 +17,8 @@ from tests.support.timed_site import Clock, settings
 class Process:
     """A process that writes only when the test says so. Its clock is that of the test."""
 
+    kind = "user"
+
     def __init__(self, url: str, prefix: str, clock: Clock | None = None, **given: Any) -> None:
         chain = {"identity": "user=header:x-user, guest=ip:raw", "flush_interval": "0.05s"}
         self.clock = Clock() if clock is None else clock
@@ -35,7 +37,7 @@ class Process:
         self,
         *users: str,
         act: Act = Act.SEEN,
-        kind: str = "user",
+        kind: str = "",
         ago: float = 0.0,
         room: str | None = None,
     ) -> None:
@@ -43,7 +45,7 @@ class Process:
         moment = self.clock.now - ago
         entered = Room(room_number(room), moment) if room else None
         for user in users:
-            self.recorder.record((kind, user), moment, act=act, room=entered)
+            self.recorder.record((kind or self.kind, user), moment, act=act, room=entered)
 
     def saw(self, *users: str, **given: Any) -> None:
         """As `did`, but written when this returns."""

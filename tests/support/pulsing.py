@@ -10,21 +10,12 @@ from wsgiref.validate import validator
 from presence_middleware import Settings, asgi, wsgi
 from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
-from tests.support.asking import Request, State, exchange_asgi, exchange_wsgi
+from tests.support.asking import Answer, Request, State, exchange_asgi, exchange_wsgi
 from tests.support.statuses import FIREFOX
 
 Headers = list[tuple[str, str]]
 SAME = {"Sec-Fetch-Site": "same-origin"}
 PROTOCOLS = ("wsgi", "asgi")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a browser receives."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass
@@ -107,7 +98,5 @@ class PulsingSite:
         if self.protocol == "wsgi":
             environ = {**request.environ(), "CONTENT_LENGTH": "0"}
             setup_testing_defaults(environ)
-            found = exchange_wsgi(validator(self.wsgi), environ)
-        else:
-            found = exchange_asgi(self.asgi, {**request.scope(), "asgi": {"version": "3.0"}})
-        return Answer(found.status, dict(found.headers), found.body)
+            return exchange_wsgi(validator(self.wsgi), environ)
+        return exchange_asgi(self.asgi, {**request.scope(), "asgi": {"version": "3.0"}})

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -24,25 +25,18 @@ Command = Callable[[int], Sequence[str]]
 """A module, `uwsgi`, or a path, and its arguments, for a port."""
 
 
-def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
+def gunicorn(app: str, workers: int = 1, *options: str, module: str = "gunicorn") -> Command:
     """Return a command for gunicorn. Its workers are `sync` unless an option sets another class."""
     return lambda port: [
-        *("gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
+        *(module, app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
     ]
 
 
-def uvicorn(app: str, workers: int = 1, *options: str) -> Command:
-    return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}", *options]
+def uvicorn(app: str, workers: int = 1, *options: str, module: str = "uvicorn") -> Command:
+    return lambda port: [module, app, f"--port={port}", f"--workers={workers}", *options]
 
 
-def hypercorn(app: str, workers: int = 1, *options: str) -> Command:
-    return lambda port: [
-        *("hypercorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
-    ]
-
-
-def granian(app: str, workers: int = 1, *options: str) -> Command:
-    return lambda port: ["granian", app, f"--port={port}", f"--workers={workers}", *options]
+hypercorn, granian = partial(gunicorn, module="hypercorn"), partial(uvicorn, module="granian")
 
 
 def uwsgi(app: str, workers: int = 1, *options: str) -> Command:

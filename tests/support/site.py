@@ -1,13 +1,13 @@
 """The site of the tests on real servers, without a framework, once for WSGI and once for ASGI.
 
-What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
-settings say so.
+What a path does is in `page`; every other path says hello. Under ASGI, `/events` is a stream that
+begins with a list of who is online. `X-User` is who is logged in, where the settings say so.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from functools import cache
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -34,6 +34,10 @@ HEADERS = [
 ]
 
 
+def headers(text: str) -> list[tuple[str, str]]:
+    return [*HEADERS, ("Content-Length", str(len(text.encode())))]
+
+
 def page(path: str) -> str | None:
     """Return what is on a page; None if the reader must be asked."""
     if path == "/count":
@@ -48,11 +52,11 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
     if path.startswith("/metrics"):
         answer: Iterable[bytes] = metrics("wsgi")(environ, start_response)
         return answer
-    start_response("200 OK", [*HEADERS])
     text = page(path)
     if text is None:
         assert presence is not None
         text = json.dumps(presence.counts())
+    start_response("200 OK", headers(text))
     return iter([text[:2].encode(), text[2:].encode()]) if path == "/parts" else [text.encode()]
 
 
@@ -67,15 +71,40 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
     if path.startswith("/metrics"):
         await metrics("asgi")(scope, receive, send)
         return
-    own = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
-    await send({"type": "http.response.start", "status": 200, "headers": own})
+    if path == "/events":
+        await events(scope, receive, send)
+        return
     text = page(path)
     if text is None:
         assert presence is not None
         text = json.dumps(await presence.counts())
+    own = [(name.lower().encode(), value.encode()) for name, value in headers(text)]
+    await send({"type": "http.response.start", "status": 200, "headers": own})
     for part in (text[:2], text[2:]) if path == "/parts" else (text,):
         await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+async def events(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a list of who is online, and then all events."""
+    from starlette.responses import Response, StreamingResponse
+
+    from presence_middleware import PresenceUnavailable, sse
+
+    found = scope[READER].events()  # before the question, so that nothing is missed
+    try:
+        online = [who.id for who in await scope[READER].online(limit=None)]
+    except PresenceUnavailable:
+        await found.aclose()
+        await Response(status_code=503)(scope, receive, send)
+        return
+
+    async def messages() -> AsyncGenerator[str]:
+        yield f"event: list\ndata: {json.dumps(online)}\n\n"
+        async for message in sse.server_sent_events(found):
+            yield message
+
+    await StreamingResponse(messages(), headers=sse.HEADERS)(scope, receive, send)
 
 
 @cache

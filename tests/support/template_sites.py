@@ -16,7 +16,6 @@ from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.template.response import TemplateResponse
 from django.urls import path
 from jinja2 import DictLoader, Environment
 from pyramid.config import Configurator
@@ -132,11 +131,6 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, name, {"users": ACCOUNTS})
 
 
-async def later(request: HttpRequest, name: str) -> HttpResponse:
-    """Let Django render after the view, which is in a thread under ASGI."""
-    return TemplateResponse(request, name, {"users": ACCOUNTS})
-
-
 async def in_loop(request: HttpRequest, name: str) -> HttpResponse:
     """Render in the event loop."""
     try:
@@ -147,7 +141,6 @@ async def in_loop(request: HttpRequest, name: str) -> HttpResponse:
 
 urlpatterns = [
     path("<name>", page),
-    path("later/<name>", later),
     path("in-loop/<name>", in_loop),
 ]
 
@@ -164,8 +157,10 @@ def configure_django() -> None:
         INSTALLED_APPS=[
             "django.contrib.auth",
             "django.contrib.contenttypes",
+            "django.contrib.sessions",
             "presence_middleware.django",
         ],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}},
         SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
         TEMPLATES=[
             {

@@ -1,11 +1,9 @@
 """The `presence` command in a process: at a terminal, or with pipes."""
 
-import fcntl
 import os
 import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
 import termios
@@ -40,11 +38,7 @@ class Terminal:
         self.process = subprocess.Popen(
             (*COMMAND, *arguments),
             env={**usual, **_VARIABLES, **variables},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509
+            preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509
         )
         os.close(slave)
 
@@ -58,7 +52,7 @@ class Terminal:
         os.close(self._master)
 
     def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        termios.tcsetwinsize(self._master, (lines, columns))
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -134,7 +128,3 @@ def piped(*arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]
 
 def _text(raw: str) -> str:
     return _ESCAPES.sub("", raw).replace("\r", "")
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

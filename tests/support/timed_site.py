@@ -63,14 +63,11 @@ class Site:
         )
         self.recorder = Recorder(settings, client=writer, clock=self.clock)
 
-    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user", open_for: float = 0.0) -> None:
-        """Ids were seen `ago` seconds before the clock's now; written when this returns.
-
-        On a connection that is `open_for` a while, they had arrived before that.
-        """
+    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user") -> None:
+        """Ids were seen `ago` seconds before the clock's now; written when this returns."""
         seen = self.clock.now - ago
         for id in ids:
-            self.recorder.record((kind, id), seen, seen - open_for)
+            self.recorder.record((kind, id), seen)
         assert self.recorder.flush(), self.recorder.stats()
 
     def held(self) -> dict[str, list[str]]:
