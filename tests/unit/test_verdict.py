@@ -1,11 +1,66 @@
-"""What a status says about a login, and which of several logins is ended.
+"""What a request comes to: the whole table, as somebody would fill it in by hand."""
 
-What a request comes to is shown by whole sites: tests/unit/test_pulse.py and
-tests/contract/test_logins.py.
-"""
+import itertools
+
+import pytest
 
 from presence_middleware.identity.resolver import BY_LAYER, NOBODY, Found, Matcher
-from presence_middleware.recorder.verdict import Answer, answer_of, earlier_login
+from presence_middleware.recorder.verdict import (
+    Answer,
+    Purpose,
+    answer_of,
+    earlier_login,
+    verdict,
+)
+from presence_middleware.stores import Act
+
+
+class Checked(Matcher):
+    """Finds a user whom only an accepting response confirms."""
+
+    is_checked = True
+
+
+SHOWN: Found = ("user", "ann"), BY_LAYER
+CHECKED: Found = ("user", "bob"), Checked()
+BEFORE: Found = ("user", "eve"), BY_LAYER
+ACTS: dict[str, dict[Found, object]] = {
+    "-": dict.fromkeys((NOBODY, SHOWN, CHECKED)),
+    "S": {(who, by): (Act.SEEN, who, by) for who, by in (SHOWN, CHECKED)},
+    "G": {(who, by): (Act.GOODBYE, who, by) for who, by in (SHOWN, CHECKED)},
+    "L": dict.fromkeys((NOBODY, SHOWN, CHECKED), (Act.LEFT, *BEFORE)),
+}
+# By purpose, and by whether the app was asked to end a login: for each answer, the acts if the
+# request shows at its end no user, a user, or a user whom only an accepting response confirms.
+#                                  none accepted redirected refused failed
+TABLE: dict[tuple[Purpose, Found], str] = {
+    (Purpose.NO_VISIT, NOBODY): "--- --- --- --- ---",
+    (Purpose.NO_VISIT, BEFORE): "--- --- --- --- ---",
+    (Purpose.PAGE, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.PAGE, BEFORE): "-S- -SS -S- -S- -S-",
+    (Purpose.PULSE, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.PULSE, BEFORE): "-S- -SS -S- -S- -S-",
+    (Purpose.GOODBYE, NOBODY): "-G- -GG -G- -G- -G-",
+    (Purpose.GOODBYE, BEFORE): "-G- -GG -G- -G- -G-",
+    (Purpose.LOGOUT, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.LOGOUT, BEFORE): "-S- LLL LLL -S- -S-",
+    (Purpose.EXCLUDED_LOGOUT, NOBODY): "--- --- --- --- ---",
+    (Purpose.EXCLUDED_LOGOUT, BEFORE): "--- LLL LLL --- ---",
+}
+
+
+def test_the_table_is_complete() -> None:
+    assert set(TABLE) == set(itertools.product(Purpose, [NOBODY, BEFORE]))
+
+
+@pytest.mark.parametrize(("purpose", "before"), list(TABLE))
+def test_a_request_comes_to_what_the_table_says(purpose: Purpose, before: Found) -> None:
+    shown = (NOBODY, SHOWN, CHECKED)
+    found = [[verdict(purpose, answer, before, now) for now in shown] for answer in Answer]
+    assert found == [
+        [ACTS[act][now] for act, now in zip(row, shown, strict=True)]
+        for row in TABLE[purpose, before].split()
+    ]
 
 
 def test_of_several_logins_that_of_the_earliest_rule_is_ended() -> None:
