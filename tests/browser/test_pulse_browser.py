@@ -32,6 +32,9 @@ POLICY = ("Content-Security-Policy", "default-src 'none'; script-src 'self'; con
 
 def app(environ, start_response):
     path, headers = environ["PATH_INFO"], [("Content-Type", "text/html")]
+    if path == "/other":
+        start_response("200 OK", headers)
+        return [b"<!doctype html>another site"]
     if path == "/me/pulse":
         member = environ["HTTP_COOKIE"].removeprefix("member=")
         environ["presence_middleware.visit"].identify("mine-" + member)
@@ -51,7 +54,7 @@ def app(environ, start_response):
 application = PresenceMiddleware(app)
 '''
 
-LOGGED = ["--access-logfile=requests", "--access-logformat=%(r)s %({cookie}i)s"]
+LOGGED = ["--access-logfile=requests", "--access-logformat=%(r)s %(s)s %({cookie}i)s"]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -67,7 +70,7 @@ class Site:
             "PRESENCE_WINDOW": window,
             "PRESENCE_FLUSH_INTERVAL": "0.05s",
             "PRESENCE_IDENTITY": "user=cookie:member:raw, guest=visitor",
-            "PRESENCE_EXCLUDE": "+/static/*, +/me/pulse, +/pulse",
+            "PRESENCE_EXCLUDE": "+/static/*, +/other, +/me/pulse, +/pulse",
         }
         command = gunicorn("app:application", 1, "--threads=8", *LOGGED)
         self.server = WebServer(command, folder, folder / "log", **variables)
@@ -76,8 +79,12 @@ class Site:
 
     def requests(self, member: str) -> list[str]:
         """Return what a member's browsers have sent so far, in the order of the answers."""
-        parts = [line.split() for line in self._requests.read_text().splitlines()]
-        return [f"{part[0]} {part[1]}" for part in parts if part[-1] == f"member={member}"]
+        return [said for said, _, cookie in self.answers() if cookie == f"member={member}"]
+
+    def answers(self) -> list[list[str]]:
+        """Return the method and URL, the status and the cookies of all requests."""
+        lines = map(str.split, self._requests.read_text().splitlines())
+        return [[f"{method} {url}", *answer] for method, url, _, *answer in lines]
 
 
 @pytest.fixture(scope="module", params=["9s"])
@@ -252,6 +259,29 @@ def test_without_input_for_a_window_a_page_is_silent(reads: Reads) -> None:
             page.mouse.wheel(0, 100)
         wait_until(lambda: ann.is_online)
     assert "bye" not in ann.sent()
+
+
+def test_a_page_of_another_site_is_refused(reads: Reads) -> None:
+    ann = reads()
+    ann.opens("/a")
+    evil = ann.context.new_page()
+    evil.goto(ann.url.replace("127.0.0.1", "localhost") + "/other")
+    for said in ("bye", "here:/b"):
+        evil.evaluate(
+            """async (url) => {
+                navigator.sendBeacon(url);
+                const options = { method: "POST", mode: "no-cors", credentials: "include" };
+                await fetch(url, options);
+            }""",
+            f"{ann.url}/pulse?presence={said}",
+        )
+
+    def refused() -> list[str]:
+        return [said for said, status, _ in ann.site.answers() if status == "403"]
+
+    wait_until(lambda: len(refused()) == 4)  # nobody waits for a beacon
+    assert set(refused()) == {"POST /pulse?presence=bye", "POST /pulse?presence=here:/b"}
+    assert ann.site.presence.count("guest") == 0
 
 
 def test_a_url_of_the_sites_own_takes_the_pulse(reads: Reads) -> None:
