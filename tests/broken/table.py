@@ -1303,10 +1303,12 @@ markup-in-a-chart: A kind is drawn as text.
 - return escape(f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}")
 + return f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}"
 
-= contract/test_logins.py
+= unit/test_verdict.py
 redirect-accepts-login: A checked login counts only where the response accepts it.
 - matcher.is_checked and answer is not Answer.ACCEPTED
 + matcher.is_checked and answer is Answer.REFUSED
+
+= unit/test_verdict.py contract/test_logins.py
 failed-logout-logs-out: A logout that fails takes nobody offline.
 - ENDS_LOGIN = (Answer.ACCEPTED, Answer.REDIRECTED)
 + ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED, Answer.FAILED}

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from tests.browser.conftest import NewContext, hide, show, unlock
+from tests.support.backends import wait_until
 from tests.support.servers import ROOT, WebServer, gunicorn
 
 TOKEN = "the-token-of-the-board"
@@ -28,8 +29,8 @@ Opened = Callable[..., Page]
 def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
     """Two workers, and a window so short that who goes is seen to go."""
     variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
-    variables |= {"HTML": "1", "PRESENCE_WINDOW": "6s"}
-    variables |= {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
+    variables |= {"PRESENCE_ROOMS": "/t/{topic}/*", "HTML": "1"}
+    variables |= {"PRESENCE_WINDOW": "6s", "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
     command = gunicorn("tests.support.site:wsgi_site", 2, "--threads=4")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
         yield server
@@ -58,15 +59,26 @@ def sample(variables: dict[str, str], *counts: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_page_asks_for_the_token_and_finds_users_by_id(
-    open_board: Opened, presence: Presence
+def test_the_page_shows_arrivals_and_departures(
+    open_board: Opened, site: WebServer, presence: Presence
 ) -> None:
     board = open_board()
     expect(board.locator("#state")).to_have_text("live")
-    expect(board.locator("#names")).to_be_hidden()
+    expect(board.locator("#count-guest")).to_have_text("0")  # who looks is nobody
+    visitor = open_board("/")
+    expect(board.locator("#count-guest")).to_have_text("1", timeout=15000)
+    expect(board.get_by_text("Online: 0 users, 1 guest, 0 bots")).to_have_count(1)
+    visitor.close()
+    expect(board.locator("#count-guest")).to_have_text("0", timeout=15000)
+
+
+@pytest.mark.slow
+def test_the_page_asks_for_the_token_and_finds_users_by_id(
+    open_board: Opened, presence: Presence
+) -> None:
     presence.touch("bob")
-    expect(board.locator("#count-user")).to_have_text("1", timeout=15000)
-    expect(board.get_by_text("Online: 1 user, 0 guests, 0 bots")).to_have_count(1)
+    board = open_board()
+    expect(board.locator("#names")).to_be_hidden()
     unlock(board, "the-token-of-another")
     expect(board.get_by_role("alert")).to_have_text("That is not the token.")
     expect(board.locator("#names")).to_be_hidden()
@@ -146,6 +158,24 @@ def test_pages_that_were_opened_with_credentials_in_their_url_work(
     expect(board.get_by_role("cell", name="bob")).to_be_visible()
     page = open_board("/", credentials="me:secret@")
     expect(page.locator("em")).to_have_text("1 online")
+
+
+@pytest.mark.slow
+def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
+    open_board: Opened, presence: Presence, variables: dict[str, str]
+) -> None:
+    rooms = Presence(Settings.from_env(variables))
+    one = open_board("/t/1/a-title")
+    wait_until(lambda: rooms.count("guest", room="/t/1") == 1)
+    other = open_board("/t/caf%C3%A9")
+    wait_until(lambda: rooms.count("guest", room="/t/café") == 1)
+    places = "s[data-room]"
+    expect(other.locator(places).nth(0)).to_have_text("1 online")
+    expect(other.locator(places).nth(1)).to_have_text("1 online")
+    elsewhere = open_board("/home")  # by the same guest, who is in no room then
+    expect(elsewhere.locator(places).nth(0)).to_have_text("")
+    expect(elsewhere.locator(places).nth(1)).to_have_text(re.compile("^[01] online$"))
+    expect(one.locator("em")).to_have_text(re.compile("^[0-9] online$"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -28,6 +27,8 @@ from presence_middleware import (
 )
 from presence_middleware.board import asgi as board
 from presence_middleware.connections.drivers import close_async_clients
+from presence_middleware.errors import PresenceError
+from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.benchmarks.streams import receive_crowds
@@ -349,6 +350,20 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
     assert recorder_for(settings).open_visits == {}
 
 
+class Scripted(AsyncEvents):
+    """An iterator that returns and raises what a test says."""
+
+    def __init__(self, presence: AsyncPresence, *steps: list[Event] | PresenceError) -> None:
+        super().__init__(presence.backend.feed("user"))
+        self.steps = list(steps)
+
+    async def wait_for_batch(self, seconds: float | None = None) -> list[Event]:
+        step = self.steps.pop(0)
+        if isinstance(step, PresenceError):
+            raise step
+        return step
+
+
 @in_loop
 async def test_a_stream_survives_an_outage_and_sends_comments(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -362,12 +377,8 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     assert await anext(messages) == ":\n\n"
     await idle.aclose()
     assert [message async for message in messages] == []
-    events = AsyncMock(is_ended=False)
-    events.wait_for_batch.side_effect = [
-        PresenceUnavailable("away"),
-        EventsLost("missed"),
-        [ann, ann],
-    ]
+    steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
+    events = Scripted(AsyncPresence(settings), *steps)
     messages = sse.server_sent_events(events)
     assert await anext(messages) == "retry: 3000\n\n"
     assert await anext(messages) == ":\n\n"
@@ -376,7 +387,7 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     message = f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
     assert await anext(messages) == 2 * message, "what comes at once is one text"
     await messages.aclose()
-    events.aclose.assert_awaited_once()
+    assert events.is_ended
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(

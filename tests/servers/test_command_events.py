@@ -3,24 +3,26 @@
 import json
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import chain, count, repeat
+from itertools import count
 from subprocess import Popen
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.cli.commands import presence as command
 from tests.servers.test_command_answers import SHOWN, WILD, Script
 from tests.support.backends import Server, wait_until
+from tests.support.faults import Place
 from tests.support.terminal import piped
 
-AWAY = PresenceUnavailable("away")
 SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
 
 
@@ -208,6 +210,22 @@ def presence(variables: dict[str, str]) -> Presence:
     return reader
 
 
+def calls(admin: Any, command: str) -> int:
+    return int(admin.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_wait_ends_when_somebody_leaves(
+    presence: Presence, variables: dict[str, str], client: "redis.Redis"
+) -> None:
+    with piped("wait", "--below", "2", "--timeout", "40s", **variables) as waiting:
+        before = calls(client, "zcount")
+        wait_until(lambda: calls(client, "zcount") > before)
+        began = time.monotonic()
+        presence.leave("ann")
+        assert waiting.wait(20) == 0
+        assert time.monotonic() - began < 4.5
+
+
 def test_the_statuses_of_wait_tell_too_many_from_no_answer(
     presence: Presence, variables: dict[str, str]
 ) -> None:
@@ -218,12 +236,32 @@ def test_the_statuses_of_wait_tell_too_many_from_no_answer(
     assert script("wait", "--timeout", "soon").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("found", "status"), [([2, AWAY, 2, 1], 0), (chain([2], repeat(AWAY)), 3), (repeat(2), 1)]
-)
-def test_wait_goes_on_until_somebody_leaves_also_through_an_outage(
-    found: Iterable[object], status: int, monkeypatch: pytest.MonkeyPatch
+def test_wait_goes_on_through_an_outage(
+    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    counted: list[int | None] = []
+    count = Presence.count
+
+    def counting(reader: Presence, *arguments: Any, **named: Any) -> int:
+        try:
+            counted.append(count(reader, *arguments, **named))
+        except PresenceUnavailable:
+            counted.append(None)
+            raise
+        return counted[-1] or 0
+
+    monkeypatch.setattr(Presence, "count", counting)
     monkeypatch.setattr("presence_middleware.cli.commands.ASK_EVERY", 0.01)
-    monkeypatch.setattr(Presence, "count", Mock(side_effect=found))
-    assert Script({})("wait", "--below", "2", "--timeout", "0.5s").exit_code == status
+    for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():
+        monkeypatch.setenv(f"PRESENCE_{name}", value)
+    reader = Presence(Settings.from_env(redis_url=place.server.url))
+    reader.touch("ann")
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(command.main, ["wait"], standalone_mode=False)
+        wait_until(lambda: 1 in counted)
+        place.proxy.refuse()
+        wait_until(lambda: None in counted)
+        reader.leave("ann")
+        place.proxy.listen()
+        assert waiting.result(30) is None
+    assert counted[-1] == 0

@@ -31,14 +31,20 @@ with warnings.catch_warnings():
     from pyramid.config import Configurator
     from webob.dec import wsgify
 
-SITE = """
-import os
+SITE = '''
+class places:
+    """An app may be an attribute of something in the module."""
+    @staticmethod
+    def app(environ, start_response):
+        start_response("200 OK", [])
+        return [environ["PATH_INFO"].encode()]
 
-def create_app(): ...
+def create_app():
+    return places.app
 
 def failing():
-    return os.no_such_app
-"""
+    return places.no_such_app
+'''
 BROKEN = "import os\n\nos.no_such_thing  # the site's own line"
 
 
@@ -202,6 +208,16 @@ def anything(*arguments: Any) -> Any:
     return arguments
 
 
+class Callable2:
+    def __call__(self, environ: Any, start_response: Any) -> Any: ...
+
+    method = __call__
+
+
+class Callable3:
+    async def __call__(self, *arguments: Any) -> None: ...
+
+
 class Pep3333:
     """The class is an app: its instances are the responses."""
 
@@ -226,11 +242,11 @@ class Endpoint(HTTPEndpoint):
 WSGI_APPS = [
     *(Flask("site"), object.__new__(WSGIHandler), Configurator().make_wsgi_app(), Bottle()),
     *(plain, partial(lambda name, environ, start_response: [], "site")),
-    wraps(plain_asgi)(lambda environ, start_response: []),
+    *(Callable2(), Callable2().method, wraps(plain_asgi)(lambda environ, start_response: [])),
 ]
 ASGI_APPS = [
-    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Starlette().__call__),
-    partial(lambda name, scope, receive, send: None, "site"),
+    *(Starlette(), FastAPI(), object.__new__(ASGIHandler), plain_asgi, Callable3()),
+    *(partial(lambda name, scope, receive, send: None, "site"), Callable3().__call__),
     wraps(plain)(lambda scope, receive, send: None),
 ]
 UNKNOWN = [anything, Mock(), operator.call, Pep3333, Respond, wsgify(lambda _: None), current_app]

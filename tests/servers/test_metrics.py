@@ -1,8 +1,8 @@
 """Prometheus metrics: of the site from a real Redis, of a process from its recorder."""
 
-import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +16,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from presence_middleware import Presence, Settings
 from presence_middleware.people import Reason
-from presence_middleware.prometheus import PresenceCollector, make_asgi_app
+from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.asking import exchange
 from tests.support.backends import wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
-from tests.support.servers import ROOT
+from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
@@ -192,24 +191,30 @@ def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_c
     assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
 
 
-def test_a_blocked_scrape_does_not_block_the_event_loop(recorder: Recorder, place: Place) -> None:
-    registry = CollectorRegistry()
-    registry.register(PresenceCollector(recorder))
-    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b""}
-
-    async def scrape() -> str:
-        scraping = asyncio.create_task(exchange(make_asgi_app(registry), scope))
+def test_requests_do_not_wait_for_a_blocked_scrape(
+    place: Place, prefix: str, tmp_path: Path
+) -> None:
+    settings = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
+    command = uvicorn("tests.support.site:asgi_site")
+    with (
+        WebServer(command, ROOT, tmp_path / "log", **settings) as server,
+        server.client("A") as scraper,
+        server.client("B") as browser,
+        hung(place),
+    ):
+        said: list[str] = []
+        thread = threading.Thread(target=lambda: said.append(scraper.get("/metrics").text))
+        begins = time.monotonic()
         waits = []
         with Stopwatch() as watch:
-            while not scraping.done():
-                began = watch.seconds
-                await asyncio.sleep(0.01)
-                waits.append(watch.seconds - began)
-        assert sum(waits) > NOTICEABLE > max(waits)
-        return scraping.result().body.decode()
-
-    with hung(place):
-        assert "\npresence_up 0.0\n" in asyncio.run(scrape())
+            thread.start()
+            while thread.is_alive():
+                asked = watch.seconds
+                browser.get("/")
+                waits.append(watch.seconds - asked)
+        assert time.monotonic() - begins > NOTICEABLE
+        assert max(waits) < NOTICEABLE
+        assert "\npresence_up 0.0\n" in said[0]
 
 
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}

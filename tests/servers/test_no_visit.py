@@ -1,5 +1,6 @@
 """Requests that are not visits, and passive requests that do not keep their user online."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -7,8 +8,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from presence_middleware import Identity, Presence, Settings
+from presence_middleware import Identity, Presence, Settings, asgi, wsgi
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
@@ -129,9 +133,7 @@ SITES: dict[str, list[Request]] = {
     "*, !/app": paths(["/app2"], ["/app/"]),
     "*, !/app/*, /app/poll": paths(["/app/poll/"], ["/app/pollen"]),
     "/a*, !/a*c": paths(["/abd"], ["/abc"]),
-    "+ /poll*, +/ping, !/ping, !/poll/now": paths(
-        ["/health", "/poll/then"], ["/ping", "/poll/now"]
-    ),
+    "+/poll*, !/ping, !/poll/now": paths(["/health", "/poll/then"], ["/ping", "/poll/now"]),
 }
 """Requests to a site by what it excludes, each time fewer than are inspected at a start."""
 
@@ -165,19 +167,35 @@ def test_only_visits_show_who_is_online(
         assert recorder.stats().recorded == len(online)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("wrapped", ["outside", "mounted"])
 def test_the_path_of_a_mounted_app_includes_its_mount_point(
-    send: Ask, site: Callable[..., Settings]
+    wrapped: str, site: Callable[..., Settings]
 ) -> None:
-    """A wrapper around the whole site has no mount point, one around the mounted app has it."""
+    """This holds around the whole site and around the mounted app, over WSGI and ASGI."""
     settings = site(exclude="/healthz, /api/ping")
-    for mount, path, is_visit in (
-        *(("", "/healthz", False), ("/api", "/healthz", True), ("", "/api/healthz", True)),
-        *(("", "/ping", True), ("/api", "/ping", False), ("", "/api/ping", False)),
-    ):
+    visits = {"/healthz": 0, "/api/healthz": 1, "/api/ping": 0, "/ping": 1}
+
+    def answer(environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+    async def reply(*_: object) -> None: ...
+
+    def wrap(wrapper: Any, app: Any, where: str) -> Any:
+        return wrapper(app, settings=settings) if wrapped == where else app
+
+    inner = wrap(wsgi.PresenceMiddleware, answer, "mounted")
+    site_wsgi = DispatcherMiddleware(inner, {"/api": inner})
+    site_wsgi = wrap(wsgi.PresenceMiddleware, site_wsgi, "outside")
+    reply = wrap(asgi.PresenceMiddleware, reply, "mounted")
+    site_asgi = Starlette(routes=[Mount("/api", app=reply), Mount("", app=reply)])
+    site_asgi = wrap(asgi.PresenceMiddleware, site_asgi, "outside")
+    for path, count in visits.items():
         before = recorder_for(settings).stats().recorded
-        send(settings, Call({"X-User": "ann"}, path, mount=mount))
-        assert recorder_for(settings).stats().recorded - before == is_visit, (mount, path)
+        environ = {"SCRIPT_NAME": "", "REQUEST_METHOD": "GET", "PATH_INFO": path}
+        site_wsgi({**environ, "HTTP_X_USER": "ann"}, print)
+        scope = {"type": "http", "root_path": "", "method": "GET", "path": path}
+        asyncio.run(site_asgi({**scope, "headers": [(b"x-user", b"ann")]}, None, None))
+        assert recorder_for(settings).stats().recorded - before == 2 * count, path
 
 
 # What keeps nobody online, but is there for the handler all the same.
@@ -191,9 +209,7 @@ PASSIVES = {
 
 @pytest.fixture
 def polled(site: Callable[..., Settings]) -> Settings:
-    return site(
-        identity="user=auth, user=header:X-User, guest=visitor", exclude=["+/poll", "+/live/*"]
-    )
+    return site(identity="user=auth, user=header:X-User, guest=visitor", exclude="+/poll, +/live/*")
 
 
 @EVERYWHERE
@@ -244,20 +260,32 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
     ("headers", "path", "counts"),
     [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
 )
-def test_a_passive_connection_does_not_keep_its_user_online(
+def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
     headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, start: Start
 ) -> None:
-    process = start(exclude="+/live/*")
+    process = start(exclude="+/poll, +/live/*")
+    recorder, presence, clock = process.recorder, process.presence, process.clock
+    began = clock.now
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     scope = {"type": "websocket", "path": path, "headers": [(b"x-user", b"ann"), *headers]}
-    visit = AsgiVisit(process.recorder, scope)
-    for _ in range(3):
-        process.passes(600, step=60)
-        assert process.presence.is_online("ann") == counts
+    visit = AsgiVisit(recorder, scope)
+    for _ in range(30):
+        clock.now += 61
+        WsgiVisit(recorder, {"HTTP_X_USER": "bob", "PATH_INFO": "/poll"}).end()
+        polling = {**scope, "headers": [(b"x-user", b"bob"), (b"presence", b"passive")]}
+        AsgiVisit(recorder, polling).end()
+        recorder.run_once()
+        assert recorder.flush()
+        assert presence.is_online("bob") == (clock.now - began < 600)
+        assert presence.is_online("ann") == counts
         assert visit.identity == Identity("user", "ann")
-    assert len(process.recorder.open_visits) == counts
+    seen = presence.last_seen("bob")
+    assert seen is not None
+    assert seen.timestamp() == began
+    assert len(recorder.open_visits) == counts
     visit.end()
-    process.writes()
-    assert process.presence.is_online("ann") == counts
+    assert recorder.flush()
+    assert presence.is_online("ann") == counts
 
 
 def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_address(
@@ -276,3 +304,9 @@ def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_addr
     assert recorder.flush()
     assert Presence(polled).count("guest") == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_paths_with_a_plus_are_added_to_the_default_paths() -> None:
+    added = Settings.from_env({}, exclude="+/poll, + /live/*, +/ping").exclude
+    assert added == (*Settings.from_env({}).exclude, "/poll", "/live/*")
+    assert Settings.from_env({}, exclude=["+/poll", "+/live/*"]).exclude == added

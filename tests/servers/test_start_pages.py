@@ -23,6 +23,11 @@ ANSWER = re.compile(r"^\$ (.*)\n((?:[^$].*\n)*)", re.MULTILINE)
 SERVERS = ("uvicorn ", "gunicorn ", "python shop.py ", "python manage.py runserver", "pserve ")
 
 
+def test_each_framework_has_a_page() -> None:
+    names = {page.stem.removeprefix("start-") for page in PAGES}
+    assert names == {"django", "fastapi", "flask", "pyramid", "starlette", "webpy"}
+
+
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
 def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ Those of Django are also below `/async/`, as coroutines. Its sessions and users 
 
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from inspect import isawaitable
-from typing import Any
+from typing import Annotated, Any
 from wsgiref.types import WSGIApplication
 
 import bottle
 import channels.auth
 import flask
+import jwt
 from beaker.middleware import SessionMiddleware as BeakerMiddleware
 from cachelib import SimpleCache
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -26,6 +28,8 @@ from django.contrib import auth
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.urls import path, re_path
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_session import Session  # type: ignore[import-untyped]
 from starlette.applications import Starlette
@@ -226,6 +230,38 @@ def starlette_site(*middleware: Middleware) -> Starlette:
 
 def starlette_auth_site() -> Starlette:
     return starlette_site(Middleware(AuthenticationMiddleware, backend=SessionBackend()))
+
+
+# FastAPI with a JWT in the Authorization header: HS256.
+
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+
+
+def bearer_site() -> FastAPI:
+    def me(request: Request) -> object:
+        credentials = request.state.credentials
+        return credentials and jwt.decode(credentials.credentials, SECRET, ["HS256"])["sub"]
+
+    def login(request: Request) -> str:
+        expires = datetime.now(UTC) + timedelta(hours=1)
+        return jwt.encode({"sub": request.query_params["user"], "exp": expires}, SECRET, "HS256")
+
+    app = FastAPI(default_response_class=PlainTextResponse)
+
+    def add(place: str, method: str, view: View) -> None:
+        respond = async_page(view, str)
+
+        async def page(request: Request, credentials: Credentials) -> str:
+            request.state.credentials = credentials
+            said: str = await respond(request)
+            return said
+
+        app.add_api_route(place, page, methods=[method])
+
+    # A logout has nothing to do: the token is the client's to throw away.
+    for each in pages(me, login, lambda _: None):
+        add(*each)
+    return app
 
 
 # Django, each page as a plain view and as a coroutine.

@@ -33,6 +33,7 @@ DATA = ["/counts", "/history", "/peak", "/chart.svg"]
 NAMED = ["/online", "/last-seen"]
 UNKNOWN = ["/nothing", "/counts/", "/static/board.css", "/../x"]
 PATHS = ["", "/", "/board.css", "/board.js", "/widget.js", *DATA, *NAMED]
+ODD_IDS = ["<script>alert(1)</script>", "\x1b[2J\x07", "abc\u202ecba", '"&amp;', "日本"]
 
 
 def settings(**others: Any) -> Settings:
@@ -164,10 +165,7 @@ def test_without_the_token_no_name_is_read_from_redis(path: str) -> None:
         response = without.ask(path, "id=42", authorization=given)
         assert response.status == 403
         assert b"PRESENCE_BOARD_TOKEN" in response.body
-    outage = site.ask(path, "id=42", authorization=BEARER)
-    assert (outage.status, header(outage, "Retry-After")) == (503, "2")
-    assert b"10.1.2.3" not in outage.body
-    assert site.ask("").status == 200
+    assert site.ask(path, "id=42", authorization=BEARER).status == 503
     for given in (BEARER, f"bearer  {TOKEN} ", basic(f":{TOKEN}"), basic(f"ann:{TOKEN}")):
         assert ask(path, "id=42", authorization=given).status == 200, given
 
@@ -223,6 +221,16 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
         assert header(response, "Cache-Control")
 
 
+def test_odd_ids_are_shown_as_text() -> None:
+    site = Site()
+    for id in ODD_IDS:
+        site.presence.touch(id)
+    body = site.ask("/online", authorization=BEARER).body
+    assert body.isascii()
+    assert b"\x1b" not in body
+    assert set(ODD_IDS) < {each["id"] for each in json.loads(body)["online"]}
+
+
 def test_the_page_has_no_inline_or_external_resources() -> None:
     page = ask("").body.decode()
     assert not re.search(r"<style|style=|\son\w+=|<script>|https?:|//", page)
@@ -230,6 +238,16 @@ def test_the_page_has_no_inline_or_external_resources() -> None:
     assert re.findall(r'(?:src|href)="(.*?)"', ask("/").body.decode()) == ["board.css", "board.js"]
     for script in ("/board.js", "/widget.js"):
         assert not re.search(rb"innerHTML|outerHTML|insertAdjacent|eval", ask(script).body)
+
+
+@pytest.mark.parametrize("path", [*DATA, *NAMED])
+def test_an_outage_is_reported_without_internal_details(path: str) -> None:
+    site = Site()
+    site.backend.driver = Away()  # type: ignore[assignment]
+    response = site.ask(path, "id=1", authorization=BEARER)
+    assert (response.status, header(response, "Retry-After")) == (503, "2")
+    assert b"10.1.2.3" not in response.body
+    assert site.ask("").status == 200
 
 
 @pytest.mark.parametrize(
@@ -272,6 +290,16 @@ def test_different_questions_have_different_answers(path: str, queries: list[str
     for query in queries:
         site.ask(path, query, authorization=BEARER)
     assert site.reads == reads <= len(queries), "each question is asked once"
+
+
+def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
+    def etag(hours: int, samples: Samples) -> str | None:
+        return header(Site(samples=samples).ask("/history", f"hours={hours}"), "ETag")
+
+    etags = [etag(hours, HISTORY) for hours in (1, 2, 24, 2)]
+    assert etags[1] == etags[2] == etags[3]
+    assert etags[0] != etags[1]
+    assert etag(24, {**HISTORY, 0: 5}) not in etags
 
 
 def test_a_chart_shows_the_last_hours_and_their_peak() -> None:

@@ -21,14 +21,22 @@ from tests.support.timed_site import Clock
 SECRET = "a secret of the test's own, long enough for a token"
 CURL = "curl/8.5.0"
 CHROME = "Mozilla/5.0 ({}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 {}Safari/537.36"
+SAFARI = "Mozilla/5.0 ({}) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 {}Safari/{}"
 
-# One of each form: the list itself is tested by those who keep it.
 BROWSERS = [
     FIREFOX,
-    CHROME.format("Windows NT 10.0; Win64; x64", "") + " Edg/141.0.0.0",
+    CHROME.format("Windows NT 10.0; Win64; x64", ""),
     CHROME.format("Linux; Android 10; K", "Mobile "),
+    CHROME.format("Windows NT 10.0; Win64; x64", "") + " Edg/141.0.0.0",
+    SAFARI.format("Macintosh; Intel Mac OS X 10_15_7", "", "605.1.15"),
+    SAFARI.format("iPhone; CPU iPhone OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
+    "Mozilla/5.0 (Android 15; Mobile; rv:140.0) Gecko/140.0 Firefox/140.0",
+    "Mozilla/5.0 (Linux; Android 14; SAMSUNG SM-S911B) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "SamsungBrowser/28.0 Chrome/130.0.0.0 Mobile Safari/537.36",
+    "Mozilla/5.0 (Windows NT 6.1; WOW64; Trident/7.0; rv:11.0) like Gecko",
     "Mozilla/4.0 (compatible; MSIE 8.0; Windows NT 6.1; Trident/4.0)",
     "Lynx/2.9.2 libwww-FM/2.14 SSL-MM/1.4.1 OpenSSL/3.0.13",
+    "ELinks/0.16.1.1 (textmode; Linux; 80x24-2)",
 ]
 # What patterns with a gap, or for whatever is not a dash, let through.
 GAPS = [

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import tomllib
 from dataclasses import fields, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import httpx
 import prometheus_client
 import pytest
 from django.conf import settings as django_settings
@@ -26,7 +28,7 @@ from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.settings import Settings, variable
 from presence_middleware.stores import STORES
 from tests.support.backends import wait_until
-from tests.support.servers import ROOT, WebServer
+from tests.support.servers import ROOT, environment
 from tests.support.template_sites import configure_django
 
 README = ROOT / "README.md"
@@ -193,20 +195,29 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
     state.mkdir()
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     python = shutil.which("python3", path=os.defpath) or str(shutil.which("python3"))
-    command = COMMANDS[0].replace("python3", python, 1)
-    demo = WebServer(
-        lambda port: ["/bin/sh", "-c", f"{command} --port={port}"],
-        clone,
-        tmp_path / "log",
-        XDG_STATE_HOME=str(state),
-        PYTHONPATH="",
+    process = subprocess.Popen(
+        COMMANDS[0].replace("python3", python, 1),
+        shell=True,
+        cwd=clone,
+        env=environment(XDG_STATE_HOME=str(state), PYTHONPATH=""),
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    demo.start_seconds = 500
-    with demo, demo.client("Mozilla/5.0 Firefox/140.0") as browser:
-        crowd = re.compile(r"^[2-4]\d guests online$", re.MULTILINE)
-        wait_until(lambda: crowd.search(browser.get("/").text))
-        os.killpg(demo.process.pid, signal.SIGINT)
-        demo.process.wait(30)
+    try:
+        assert process.stdout is not None
+        wait_until(
+            lambda: "Who is online" in (process.stdout.readline() if process.stdout else ""), 500
+        )
+        browser = {"User-Agent": "Mozilla/5.0 Firefox/140.0"}
+        shown = partial(
+            httpx.get, "http://127.0.0.1:8000/", headers=browser, trust_env=False, verify=False
+        )
+        wait_until(lambda: re.search(r"^[2-4]\d guests online$", shown().text, re.MULTILINE))
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(30)
+        process.stdout.close() if process.stdout else None
 
 
 # Tables

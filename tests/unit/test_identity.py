@@ -204,6 +204,24 @@ def test_hashed_ids_differ_by_value_and_secret_and_do_not_hold_the_value() -> No
     assert b"abc".hex() not in f"{found}"
 
 
+class LazySession:
+    """As Beaker's: looking into it loads it; what it has loaded is in its `__dict__`."""
+
+    def __init__(self, loaded: object) -> None:
+        self.__dict__["_sess"] = loaded
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the session was made to load, by {name}")
+
+    __getitem__ = __iter__ = __contains__ = __len__ = __getattr__
+
+
+@pytest.mark.parametrize(("loaded", "id"), [(None, None), ({"id": 42}, "42")])
+def test_a_lazy_session_is_read_only_when_it_is_loaded(loaded: object, id: str | None) -> None:
+    found = ask_wsgi(chain("user=session:id"), Request(session=LazySession(loaded)))
+    assert found == (id and Identity("user", id))
+
+
 async def awaited() -> str:
     raise AssertionError
 

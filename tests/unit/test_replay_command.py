@@ -51,6 +51,13 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_pipe_gets_a_line_for_each_minute(log: Path) -> None:
+    ended = replay(log)
+    assert ended.stdout.splitlines() == MINUTES
+    assert ended.stderr == "1 line in no known format, such as: 'garbage'\n"
+    assert ended.exit_code == 0
+
+
 def test_logs_may_be_compressed_and_in_standard_input_and_several(tmp_path: Path) -> None:
     packed = tmp_path / "access.log.2"
     packed.write_bytes(gzip.compress(LOG))

@@ -447,6 +447,12 @@ def test_hashing_without_a_secret_is_refused_with_a_generated_secret_that_works(
     assert line[1] not in problems_of(chain)[0], "a fresh one each time"
 
 
+def test_stores_can_be_set_by_kind() -> None:
+    settings = settings_of({"PRESENCE_STORE": "minute-sets, guest=hyperloglog"})
+    assert [settings.store_of(kind) for kind in ("user", "guest")] == ["minute-sets", "hyperloglog"]
+    assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
+
+
 def test_a_missing_server_or_library_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
