@@ -152,7 +152,8 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     site = settings(valkey.url, prefix, flush_interval="2m", window="10m")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "bob")
-    wait_until(lambda: presence.is_online("bob"))  # long before the interval is over
+    wait_until(lambda: recorder.stats().flushed)  # long before the interval is over
+    assert presence.is_online("bob")
     visit(recorder, "alice")
     assert not presence.is_online("alice")
     assert recorder.stats().pending == 1
