@@ -25,9 +25,9 @@ from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
 # Visits that are looked at closely: at most at once, while on average it is one a second.
-INSPECTED_REQUESTS, INSPECTED_USERS = 25, 60  # more than VISITS, and than SHARED_BY
+INSPECTED_REQUESTS, INSPECTED_USERS = 3, 60  # the second is more than SHARED_BY
 VISITS = 20  # that show a mistake, before the warning
-FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
+FEW_VISITS, SECONDS = 3, 10.0  # of what they carry, since when: a single cookie may be stale
 USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
 SHARED_BY = 50  # addresses that may have the same id in a window
 DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish users
@@ -79,16 +79,16 @@ class Evidence(NamedTuple):
 
     visits: int
     """How many visits must show the mistake."""
-    seconds: float = math.inf
-    """How long after the first of them `FEW_VISITS` are enough."""
+    seconds: float = 0.0
+    """How long ago the first of them must be."""
     if_users: bool | None = None
     """Whether users must have been found, or none; None if that does not matter."""
 
 
 EVIDENCE = {
-    "proxy": Evidence(VISITS, SECONDS),
-    "credential": Evidence(VISITS, SECONDS, if_users=False),
-    "rule": Evidence(VISITS, SECONDS, if_users=False),
+    "proxy": Evidence(FEW_VISITS, SECONDS),
+    "credential": Evidence(FEW_VISITS, SECONDS, if_users=False),
+    "rule": Evidence(FEW_VISITS, SECONDS, if_users=False),
     "user": Evidence(VISITS, if_users=False),
     "shared": Evidence(1),
     "pulse": Evidence(USERLESS_SIGNALS, if_users=True),
@@ -206,7 +206,7 @@ class SetupHints:
             return
         # Seconds without a look add up, to one look each.
         most = INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS
-        self.look_at = max(self.look_at, arrival - most) + 1
+        self.look_at = max(self.look_at, arrival - most + 1) + 1
         yield from self._mistakes.shown_by(request, kind)
         if who is not None and self._is_shared(who, request.address, arrival):
             yield Mistake("shared", who[0])
@@ -270,8 +270,8 @@ class SetupHints:
         has_users = not self._mistakes.users.isdisjoint(self._writes)
         for mistake, first, visits in list(self._seen.values()):
             enough = EVIDENCE[mistake.hint]
-            is_old = visits >= FEW_VISITS and now - first >= enough.seconds
-            if enough.if_users in (None, has_users) and (is_old or visits >= enough.visits):
+            is_shown = visits >= enough.visits and now - first >= enough.seconds
+            if is_shown and enough.if_users in (None, has_users):
                 self._log(mistake, EXPLAIN if enough.if_users is False else "")
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage

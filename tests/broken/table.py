@@ -1183,8 +1183,8 @@ remedy-forgets-a-proxy: The remedy for a proxy without a name keeps those that h
 - self._named = f"{self._proxies}, " if self._proxies else ""
 + self._named = ""
 hint-after-a-single-visit: A single visit with a stale cookie is not reported, however long ago.
-- is_old = visits >= FEW_VISITS and
-+ is_old =
+- is_shown = visits >= enough.visits and
++ is_shown =
 hint-with-other-words-is-another: A mistake that shows with other words each time is one mistake.
 -                 key = mistake.hint, mistake.subject
 -                 _, first
@@ -1194,9 +1194,10 @@ hint-fails-the-request: A request that the hints cannot read is recorded all the
 - except Exception as error:  # a part that recording does not need
 + except KeyError as error:  # a part that recording does not need
 hint-although-users-are-found: Nothing is reported about logins once a user was found.
-- enough.if_users in (None, has_users) and
+- if is_shown and enough.if_users in (None, has_users):
++ if is_shown:
 every-request-is-inspected: Few requests are inspected.
-- self.look_at = max(self.look_at, arrival - most) + 1
+- self.look_at = max(self.look_at, arrival - most + 1) + 1
 + self.look_at = arrival
 users-who-share-an-id-come-at-once: An id that all have is noticed however fast they come.
 - most = INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS
