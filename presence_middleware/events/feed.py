@@ -61,10 +61,9 @@ class Outage:
         self.report = PresenceUnavailable(f"no events can be read: {failure}")
         return True
 
-    def end(self) -> bool:
-        """Note that Redis answers; return whether it did not answer before."""
-        was_on, self.since, self.report = self.since is not None, None, None
-        return was_on
+    def end(self) -> None:
+        """Note that Redis answers."""
+        self.since = self.report = None
 
 
 class NameLease:
@@ -287,7 +286,7 @@ class Feed:
             except Exception as failure:
                 is_news, has_more = self.outage.note(failure), False
             else:
-                is_news = self.outage.end() or is_news
+                self.outage.end()
             if is_news:
                 self._wake()
         return has_more
