@@ -195,13 +195,14 @@ class Events(_Iterator):
 class AsyncEvents(_Iterator):
     """An endless iterator over events, for a coroutine.
 
-    The errors and its end are as for `Events`. `aclose` ends it.
+    It raises `EventsLost` where events were missed, and `PresenceUnavailable` if Redis stays away.
+    After each of them, it can go on. `aclose` ends it. It also ends when the web server stops.
     """
 
     __slots__ = ()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Create an iterator. The arguments are as for `Events`; raises `WouldBlock` under trio."""
+        """Create an iterator. Raises `WouldBlock` under trio, which has no Redis client."""
         require_asyncio()
         super().__init__(*arguments, **named)
 
