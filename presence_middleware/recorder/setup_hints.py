@@ -25,7 +25,7 @@ from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
 # Visits that are looked at closely: at most at once, while on average it is one a second.
-INSPECTED_REQUESTS, INSPECTED_USERS = 3, 60  # the second is more than SHARED_BY
+INSPECTED_REQUESTS, INSPECTED_USERS = 4, 60  # more than FEW_VISITS, and than SHARED_BY
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # of what they carry, since when: a single cookie may be stale
 USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
