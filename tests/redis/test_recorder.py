@@ -24,11 +24,10 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
 from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
-from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.commands import run_program
 from tests.support.process import Start
-from tests.support.timed_site import NOON, Clock
+from tests.support.timed_site import NOON, Clock, visit
 
 BOB = ("user", "bob")
 
@@ -36,10 +35,6 @@ BOB = ("user", "bob")
 def settings(url: str, prefix: str, **others: object) -> Settings:
     given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
     return Settings.from_env({}, **given)
-
-
-def visit(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 def fail_to_start(_: threading.Thread) -> None:

@@ -30,7 +30,7 @@ from tests.support.commands import run_program
 from tests.support.faults import hung
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import by_header
+from tests.support.timed_site import by_header, visit
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 
@@ -46,10 +46,6 @@ def settings(valkey: Server, prefix: str) -> Settings:
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "threads_run", lambda: False)
-
-
-def visit(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 @pytest.mark.usefixtures("no_threads")

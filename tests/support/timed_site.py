@@ -9,6 +9,7 @@ from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import AsyncPresence, Presence, Settings
 from presence_middleware.recorder import Recorder
+from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import exchange_wsgi
 from tests.support.backends import client_of
 
@@ -100,6 +101,11 @@ def by_header(redis_url: str, prefix: str, **overrides: Any) -> Settings:
     """The settings of a site that knows the users of a header, and nobody else."""
     given = {"identity": "user=header:X-User", "flush_interval": "0.05s", **overrides}
     return settings(redis_url, prefix, **given)
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    """A request of a user, whom that header names, from its beginning to its end."""
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 @contextmanager
