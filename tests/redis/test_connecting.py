@@ -31,6 +31,7 @@ from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import awaited
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -117,17 +118,9 @@ def records(site: Settings) -> bool:
     return is_written and recorder.stats().last_error is None
 
 
-async def counts(site: Settings) -> dict[str, int]:
-    presence = AsyncPresence(site)
-    try:
-        return await presence.counts()
-    finally:
-        await presence.aclose()
-
-
 QUESTIONS: dict[str, Callable[[Settings], dict[str, int]]] = {
     "sync": lambda site: Presence(site).counts(),
-    "async": lambda site: asyncio.run(counts(site)),
+    "async": lambda site: awaited(site, AsyncPresence.counts),
 }
 
 

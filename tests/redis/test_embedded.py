@@ -1,6 +1,5 @@
 """The real embedded server: its start, its users, and that nothing stays behind."""
 
-import asyncio
 import contextlib
 import fcntl
 import importlib
@@ -27,6 +26,7 @@ from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 from tests.support.backends import wait_until
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import awaited
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc"),
@@ -122,15 +122,7 @@ def readers(path: str) -> list[Callable[[], int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "find_server", lambda: Path("any"))
         settings = Settings.from_env({}, redis_url=f"embedded://{path}")
-
-    async def count() -> int:
-        presence = AsyncPresence(settings)
-        try:
-            return await presence.count()
-        finally:
-            await presence.aclose()
-
-    return [Presence(settings).count, lambda: asyncio.run(count())]
+    return [Presence(settings).count, lambda: awaited(settings, AsyncPresence.count)]
 
 
 class User:

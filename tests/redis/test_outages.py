@@ -1,6 +1,5 @@
 """Every way in which Redis can fail or be full: answers stay as they are, and nobody is lost."""
 
-import asyncio
 import logging
 import os
 import re
@@ -41,7 +40,7 @@ from tests.support.faults import (
 from tests.support.process import Start
 from tests.support.servers import environment
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, get
+from tests.support.timed_site import NOON, WINDOW, Clock, awaited, get
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
 NOTICEABLE = 0.4  # seconds; less than a single timeout
@@ -99,17 +98,6 @@ def answers_or_raises(read: Callable[[], object]) -> str:
     return said
 
 
-def count_async(settings: Settings) -> None:
-    async def count() -> None:
-        presence = AsyncPresence(settings)
-        try:
-            await presence.count()
-        finally:
-            await presence.aclose()
-
-    asyncio.run(count())
-
-
 @pytest.mark.parametrize(
     "outage",
     [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)],
@@ -136,7 +124,7 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
             recorder.record(("user", NAMES[0]), clock.now, act=Act.GOODBYE)
             assert sum(seconds) < sum(bare_seconds) + NOTICEABLE
             assert statistics.median(seconds) < statistics.median(bare_seconds) + 0.002
-            for read in (presence.count, lambda: count_async(given)):
+            for read in (presence.count, lambda: awaited(given, AsyncPresence.count)):
                 assert bool(answers_or_raises(read)) is (outage not in READABLE)
             clock.now += 31  # "gone" was seen more than a window ago
             wait_until(lambda: not recorder.flush() and recorder.stats().dropped)

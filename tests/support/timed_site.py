@@ -1,7 +1,7 @@
 """A site in a test: settings, a clock that the test moves, workers that record, a reader to ask."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from wsgiref.types import WSGIApplication
@@ -45,6 +45,19 @@ class Blocking:
             self._runner.run(self._client.aclose())
         self._runner.run(self._presence.aclose())
         self._runner.close()
+
+
+def awaited(settings: Settings, ask: Callable[[AsyncPresence], Awaitable[Any]]) -> Any:
+    """What a coroutine learns from an `AsyncPresence`, in a loop of its own."""
+
+    async def asking() -> Any:
+        presence = AsyncPresence(settings)
+        try:
+            return await ask(presence)
+        finally:
+            await presence.aclose()
+
+    return asyncio.run(asking())
 
 
 class Site:
