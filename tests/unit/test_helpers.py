@@ -47,6 +47,7 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
+from tests.support.asking import never
 from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
 
@@ -84,10 +85,6 @@ def scope_of(settings: Settings) -> Any:
     scope = plain_scope()
     asyncio.run(asgi.PresenceMiddleware(silent, settings=settings)(scope, never, never))
     return scope
-
-
-async def never(*_: object) -> Any:
-    raise AssertionError("called")
 
 
 # presence_of and visit_of
