@@ -196,11 +196,6 @@ def async_sockets_to(port: int) -> int:
     return count
 
 
-def patient_url(server: TlsServer) -> str:
-    """Return a URL with time for a handshake on a slow machine."""
-    return f"{server.tls_url()}&socket_connect_timeout=2"
-
-
 async def until_no_socket(port: int) -> None:
     """Wait until asyncio has no socket to this port; it would wait 30 seconds for a goodbye."""
     async with asyncio.timeout(10):
@@ -213,7 +208,8 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
     server: TlsServer, prefix: str, failure: str
 ) -> None:
     async def read() -> None:
-        url = patient_url(server)
+        # With time for a handshake on a slow machine.
+        url = f"{server.tls_url()}&socket_connect_timeout=2"
         if failure == "password":
             url = url.replace(PASSWORD, PASSWORD[:-1])
             with pytest.raises(PresenceUnavailable, match="invalid username-password pair"):

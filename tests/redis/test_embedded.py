@@ -558,19 +558,6 @@ def test_each_working_directory_and_each_name_has_a_default_directory(
             embedded.default_directory(name)
 
 
-@contextlib.contextmanager
-def full_disk(directory: Path) -> Iterator[Redis]:
-    """A server whose journal is on a full disk: `/dev/full` refuses every write, as that does."""
-    embedded.serve(directory)
-    stop_and_wait(directory)
-    [journal] = directory.glob("appendonlydir/*.incr.aof")
-    journal.unlink()
-    journal.symlink_to("/dev/full")
-    with connect(directory) as client:
-        client.set("b", "x")  # the server notices with this one
-        yield client
-
-
 def can_write(client: Redis) -> bool:
     with contextlib.suppress(ResponseError):
         return bool(client.set("a", "kept"))
@@ -623,7 +610,13 @@ def test_a_server_that_loads_its_data_is_waited_for(
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     directory: Path,
 ) -> None:
-    with full_disk(directory) as client:
+    embedded.serve(directory)
+    stop_and_wait(directory)
+    [journal] = directory.glob("appendonlydir/*.incr.aof")
+    journal.unlink()
+    journal.symlink_to("/dev/full")  # which refuses every write, as a full disk does
+    with connect(directory) as client:
+        client.set("b", "x")  # the server notices with this one
         shutil.rmtree(directory / "appendonlydir")
         (directory / "appendonlydir").touch()  # so that there can be no other journal
         wait_until(lambda: can_write(client))

@@ -29,8 +29,6 @@ from tests.support.commands import run_program
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock, visit
 
-BOB = ("user", "bob")
-
 
 def settings(url: str, prefix: str, **others: object) -> Settings:
     given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
@@ -328,19 +326,16 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
-def test_rounds_forget_who_has_long_done_nothing(valkey: Server, prefix: str) -> None:
+def test_rounds_forget_who_has_long_done_nothing(start: Start) -> None:
     """Also on a site without guests, where no quota begins a period."""
-    clock = Clock()
-    recorder = Recorder(settings(valkey.url, prefix), background=False, clock=clock)
-    recorder.run_once()
-    recorder.record(BOB, clock.now)
-    known = []
+    worker, known = start(identity="user=header:X-User"), list[bool]()
+    worker.recorder.run_once()
+    worker.did("bob")
     for _ in range(2):
-        clock.now += recorder.settings.window
-        recorder.run_once()
-        known.append(recorder.people.knows(BOB))
+        worker.clock.now += worker.settings.window
+        worker.recorder.run_once()
+        known.append(worker.recorder.people.knows(("user", "bob")))
     assert known == [True, False]
-    recorder.close()
 
 
 def test_the_thread_rests_while_nothing_waits(

@@ -182,10 +182,6 @@ def name_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
     service.may_answer.set()
 
 
-def url_of(place: Place) -> str:
-    return f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
-
-
 def test_a_name_service_that_is_slow_holds_no_reader(
     place: Place, prefix: str, name_service: NameService
 ) -> None:
@@ -196,7 +192,8 @@ def test_a_name_service_that_is_slow_holds_no_reader(
         name_service.may_answer.set()
         assert await presence.count() == 0
 
-    awaited(by_header(url_of(place), prefix), ask)
+    url = f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
+    awaited(by_header(url, prefix), ask)
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(

@@ -80,13 +80,6 @@ def plain_scope() -> Any:
     return Gateway("http", method="GET", query_string=b"").scope
 
 
-def scope_of(settings: Settings) -> Any:
-    """Return the scope of a request that is over."""
-    scope = plain_scope()
-    asyncio.run(asgi.PresenceMiddleware(silent, settings=settings)(scope, never, never))
-    return scope
-
-
 # presence_of and visit_of
 
 
@@ -112,7 +105,8 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
 def test_every_request_leads_to_its_reader_and_visit(
     environ: WSGIEnvironment, memory: Settings
 ) -> None:
-    scope = scope_of(memory)
+    scope = plain_scope()  # of a request that is over
+    asyncio.run(asgi.PresenceMiddleware(silent, settings=memory)(scope, never, never))
     visit: Any
     for state, reader, found in zip(
         (environ, scope), (Presence, AsyncPresence), sources(environ, scope).values(), strict=True
