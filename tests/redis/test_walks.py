@@ -101,9 +101,6 @@ class Walk(Followed):
             is_over.set()
             walker.join()
         assert not failures
-        self.settles()
-
-    def settles(self) -> None:
         wait_until(lambda: all(recorder.stats().pending == 0 for recorder in self.recorders), 20)
         wait_until(lambda: self.differences() == [], SETTLED)
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from presence_middleware import Identity, Settings, asgi, wsgi
@@ -56,6 +57,20 @@ def exchange_asgi(app: Any, scope: State) -> Answer:
             await close_async_clients()
 
     return asyncio.run(ask())
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine, in an event loop of its own."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def run_and_close() -> None:
+            await test(**fixtures)
+            await close_async_clients()
+
+        asyncio.run(run_and_close())
+
+    return run
 
 
 async def exchange(app: Any, scope: State) -> Answer:
