@@ -362,9 +362,8 @@ def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> 
 class Tokens:
     """A provider as sites write it, and the server that accepts its newest token only."""
 
-    def __init__(self, server: Server) -> None:
-        self.admin: Any = redis.Redis.from_url(server.url)
-        self.number = 0
+    def __init__(self, admin: Any) -> None:
+        self.admin, self.number = admin, 0
         self.rotate()
 
     def rotate(self) -> None:
@@ -379,18 +378,15 @@ class Tokens:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
-    server = Server(valkey.binary, tmp_path)
-    tokens = Tokens(server)
+def tokens(own: Server, client: Any, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    tokens = Tokens(client)
     module: Any = ModuleType("iam_of_the_site")
-    module.provider, module.url = tokens, server.url
+    module.provider, module.url = tokens, own.url
     module.make = lambda: tokens
     method = {"get_credentials": lambda _: tokens.get_credentials()}
     module.Provider = type("Provider", (redis.CredentialProvider,), method)
     monkeypatch.setitem(sys.modules, "iam_of_the_site", module)
-    yield tokens
-    tokens.admin.close()
-    server.stop()
+    return tokens
 
 
 def site(provider: str, **settings: str) -> Settings:
