@@ -19,6 +19,7 @@ from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
+from tests.support.asking import never
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
@@ -177,9 +178,6 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
 def asgi_logout(given: Settings, name: str) -> None:
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         await scope["presence_middleware.presence"].leave(name)
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     scope = {"type": "http", "path": "/logout", "headers": []}
     asyncio.run(asgi.PresenceMiddleware(app, settings=given)(scope, never, never))
