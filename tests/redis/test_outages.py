@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-from wsgiref.util import setup_testing_defaults
 
 import pytest
 import redis
@@ -25,7 +24,7 @@ from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act, History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
-from tests.support.asking import exchange_wsgi, opened
+from tests.support.asking import exchange_wsgi, opened, plain_environ
 from tests.support.backends import Server, wait_until
 from tests.support.faults import (
     OUTAGES,
@@ -67,9 +66,7 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]
 
 def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
     """Return the status, the headers and the body of the response of the app."""
-    environ: WSGIEnvironment = {"HTTP_X_USER": name}
-    setup_testing_defaults(environ)
-    answer = exchange_wsgi(app, environ)
+    answer = exchange_wsgi(app, plain_environ(HTTP_X_USER=name))
     return answer.status, answer.headers, answer.body
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import Identity, Settings, asgi, wsgi
 from presence_middleware.connections.drivers import close_async_clients
@@ -28,6 +29,12 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def plain_environ(**given: Any) -> dict[str, Any]:
+    """Return what a server says of a request at least, and what is given."""
+    setup_testing_defaults(given)
+    return given
 
 
 def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:

@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from wsgiref.types import WSGIApplication
-from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import AsyncPresence, Presence, Settings
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.asking import exchange_wsgi
+from tests.support.asking import exchange_wsgi, plain_environ
 from tests.support.backends import client_of
 
 NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
@@ -135,6 +134,4 @@ def opened(
 
 def get(app: WSGIApplication, **environ: str) -> str:
     """The text that a WSGI app answers to a request."""
-    request: dict[str, Any] = {**environ}
-    setup_testing_defaults(request)
-    return exchange_wsgi(app, request).body.decode()
+    return exchange_wsgi(app, plain_environ(**environ)).body.decode()

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, assert_type
 from uuid import UUID
 from wsgiref.types import WSGIEnvironment
-from wsgiref.util import setup_testing_defaults
 
 import flask
 import pytest
@@ -47,7 +46,7 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
-from tests.support.asking import never
+from tests.support.asking import never, plain_environ
 from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
 
@@ -62,17 +61,10 @@ def memory(prefix: str) -> Settings:
 @pytest.fixture
 def environ(memory: Settings) -> WSGIEnvironment:
     """The environ of a request that is open, of a user of the server."""
-    environ = plain_environ()
-    environ["REMOTE_USER"] = "ann"
+    environ = plain_environ(REMOTE_USER="ann")
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=memory)
     app.recorder.background = False  # no thread samples the history
     environ["test.body"] = app(environ, lambda *_: list[bytes]().append)
-    return environ
-
-
-def plain_environ() -> WSGIEnvironment:
-    environ: WSGIEnvironment = {}
-    setup_testing_defaults(environ)
     return environ
 
 
