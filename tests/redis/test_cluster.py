@@ -36,8 +36,7 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
     with timed_site.opened(old) as site:
         site.saw("ann")
     new = timed_site.settings(valkey.url, prefix)
-    recorder = Recorder(new, clock=clock)
-    recorder.background = False
+    recorder = Recorder(new, clock=clock, background=False)
     with caplog.at_level(logging.WARNING, "presence_middleware"):
         visit(recorder, "bob")
         assert not recorder.flush()

@@ -180,8 +180,7 @@ def interrupt(*_: object) -> None:
 def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     place: Place, prefix: str
 ) -> None:
-    recorder = Recorder(settings(place, prefix, flush_interval="20s"))
-    recorder.background = False
+    recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
     WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
     assert recorder.flush()  # so that the next write need not ask for anything before
     usual = signal.signal(signal.SIGALRM, interrupt)
