@@ -19,13 +19,13 @@ from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
-from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import never
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings
+from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings, visit
 
 SEEN, GOODBYE, LEFT, ERASED = Act.SEEN, Act.GOODBYE, Act.LEFT, Act.ERASED
 PEOPLE = ["ann", "bob", "cid"]
@@ -164,10 +164,6 @@ def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> N
 # Logouts and goodbyes of processes.
 
 
-def comes(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
-
-
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
     store: str, start: Start
@@ -182,9 +178,6 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
 def asgi_logout(given: Settings, name: str) -> None:
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         await scope["presence_middleware.presence"].leave(name)
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     scope = {"type": "http", "path": "/logout", "headers": []}
     asyncio.run(asgi.PresenceMiddleware(app, settings=given)(scope, never, never))
@@ -208,30 +201,30 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     elsewhere = Recorder(waiting, background=False)
     app = wsgi.PresenceMiddleware(lambda *_: [], settings=given)
     for name in ("ann", "bob", "cid"):
-        comes(app.recorder, name)
+        visit(app.recorder, name)
     assert app.recorder.flush()
     with redis.Redis.from_url(own.url) as client:
         client.save()
     own.stop()
-    comes(elsewhere, "ann")  # before the logout, on another worker
-    comes(app.recorder, "cid")
+    visit(elsewhere, "ann")  # before the logout, on another worker
+    visit(app.recorder, "cid")
     wait_until(lambda: app.recorder.health.is_outage)
     with Stopwatch() as watch:
         for _ in range(10):
             for name in ("ann", "bob"):
                 log_out(given, name)
     assert watch.seconds < 0.5  # one timeout
-    comes(app.recorder, "bob")  # and in again
+    visit(app.recorder, "bob")  # and in again
     own.start()
     wait_until(lambda: app.recorder.flush() and elsewhere.flush())
     names, there = ["ann", "bob", "cid", "dan"], ["bob", "cid", "dan"]
-    comes(app.recorder, "dan")
+    visit(app.recorder, "dan")
     assert app.recorder.flush()
     assert Presence(given).online_among(names) == there
     assert Presence(given).last_seen("ann"), "a logout erases nobody"
     own.stop()
     own.start()  # with the data of before the logouts
-    comes(app.recorder, "dan")  # finds the loss
+    visit(app.recorder, "dan")  # finds the loss
     wait_until(lambda: app.recorder.flush() and Presence(given).online_among(names) == there)
     app.recorder.close()
     elsewhere.close()

@@ -14,7 +14,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.recorder import Recorder
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
-from presence_middleware.wsgi import WsgiVisit
+from tests.support.timed_site import visit
 
 Sent = list[list[list[Any]]]
 """The commands of each round trip of this process."""
@@ -120,7 +120,7 @@ def test_a_flush_over_many_shards_is_one_round_trip(
     recorder = opened(shards=64)
     for _ in range(2):
         for number in range(500):
-            WsgiVisit(recorder, {"HTTP_X_USER": f"user{number}"}).end()
+            visit(recorder, f"user{number}")
         sent.clear()
         assert recorder.flush()
     assert names(sent) == [["EVALSHA"] * 64]

@@ -1,7 +1,6 @@
 """People at real products: guests, refused logins, logins and logouts, as settings alone tell."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -54,40 +53,37 @@ class Visitors:
         return [seen.id for seen in self._presence.online("user")]
 
 
-Serve = Callable[[Product], AbstractContextManager[Visitors]]
-
-
-@pytest.fixture
-def serve(tmp_path: Path, variables: dict[str, str], presence: Presence) -> Serve:
-    """Starts a product; at the end its server must have complained of nothing."""
-
-    @contextmanager
-    def serving(product: Product) -> Iterator[Visitors]:
-        requirements = tuple(filter(None, [*product.requirements, product.server]))
-        python = python_of(product.name, requirements, product.extras)
-        folder = tmp_path / "product"
-        folder.mkdir()
-        product.prepare(folder, python)
-        recorded = {"PRESENCE_FLUSH_INTERVAL": "0.1s", "PRESENCE_SECRET": SECRET, **variables}
-        told = {**recorded, **product.settings, **product.environment(folder)}
-        log = tmp_path / "log"
-        with WebServer(product.command, folder, log, python=python, **told) as server:
-            yield Visitors(product, server, presence)
-            assert "Traceback" not in server.output, server.output
-
-    return serving
-
-
 @pytest.fixture(params=PRODUCTS)
-def product(request: pytest.FixtureRequest) -> Product:
-    return PRODUCTS[request.param]()
+def visitors(
+    request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, str], presence: Presence
+) -> Iterator[Visitors]:
+    """Those of each product; at the end its server must have complained of nothing."""
+    product = PRODUCTS[request.param]()
+    requirements = tuple(filter(None, [*product.requirements, product.server]))
+    python = python_of(product.name, requirements, product.extras)
+    folder = tmp_path / "product"
+    folder.mkdir()
+    product.prepare(folder, python)
+    recorded = {"PRESENCE_FLUSH_INTERVAL": "0.1s", "PRESENCE_SECRET": SECRET, **variables}
+    told = {**recorded, **product.settings, **product.environment(folder)}
+    log = tmp_path / "log"
+    with WebServer(product.command, folder, log, python=python, **told) as server:
+        yield Visitors(product, server, presence)
+        assert "Traceback" not in server.output, server.output
 
 
-def test_login_makes_a_guest_a_user_until_logout(
-    product: Product, serve: Serve, presence: Presence
+def test_login_makes_a_guest_a_user_until_logout_and_a_refused_one_does_not(
+    visitors: Visitors, presence: Presence
 ) -> None:
-    with serve(product) as visitors, visitors.open() as ada:
-        assert visitors.users() == []
+    product = visitors.product
+    assert visitors.users() == []
+    with visitors.open() as stranger:
+        product.log_in(stranger, WRONG_PASSWORD)
+        assert not product.knows(stranger)
+        for page in product.public_pages:
+            visitors.see(stranger, page)
+        assert visitors.users() == [], "a refused login brings no user online"
+    with visitors.open() as ada:
         guests = presence.count("guest")
         visitors.see(ada)
         visitors.see(ada, product.private_page)
@@ -105,12 +101,3 @@ def test_login_makes_a_guest_a_user_until_logout(
             visitors.see(ada)
             assert visitors.users() == []
             assert presence.last_seen(visitors.user) is not None
-
-
-def test_a_refused_login_brings_no_user_online(product: Product, serve: Serve) -> None:
-    with serve(product) as visitors, visitors.open() as stranger:
-        product.log_in(stranger, WRONG_PASSWORD)
-        assert not product.knows(stranger)
-        for page in product.public_pages:
-            visitors.see(stranger, page)
-        assert visitors.users() == []

@@ -19,14 +19,13 @@ from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, keys
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
-from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
 from tests.support.servers import ROOT
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Clock, visit
 
 
 def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
@@ -37,10 +36,9 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
     with timed_site.opened(old) as site:
         site.saw("ann")
     new = timed_site.settings(valkey.url, prefix)
-    recorder = Recorder(new, clock=clock)
-    recorder.background = False
+    recorder = Recorder(new, clock=clock, background=False)
     with caplog.at_level(logging.WARNING, "presence_middleware"):
-        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+        visit(recorder, "bob")
         assert not recorder.flush()
     refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
     assert f"{prefix}:meta" in caplog.text
@@ -126,7 +124,7 @@ class Site:
 
     def comes(self, *names: str) -> None:
         for name in names:
-            WsgiVisit(self.recorder, {"HTTP_X_USER": name}).end()
+            visit(self.recorder, name)
 
     def home_of(self, name: str) -> Node:
         """The node that had the shard of an id at the start."""

@@ -31,6 +31,7 @@ from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import awaited
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -117,17 +118,9 @@ def records(site: Settings) -> bool:
     return is_written and recorder.stats().last_error is None
 
 
-async def counts(site: Settings) -> dict[str, int]:
-    presence = AsyncPresence(site)
-    try:
-        return await presence.counts()
-    finally:
-        await presence.aclose()
-
-
 QUESTIONS: dict[str, Callable[[Settings], dict[str, int]]] = {
     "sync": lambda site: Presence(site).counts(),
-    "async": lambda site: asyncio.run(counts(site)),
+    "async": lambda site: awaited(site, AsyncPresence.counts),
 }
 
 
@@ -203,11 +196,6 @@ def async_sockets_to(port: int) -> int:
     return count
 
 
-def patient_url(server: TlsServer) -> str:
-    """Return a URL with time for a handshake on a slow machine."""
-    return f"{server.tls_url()}&socket_connect_timeout=2"
-
-
 async def until_no_socket(port: int) -> None:
     """Wait until asyncio has no socket to this port; it would wait 30 seconds for a goodbye."""
     async with asyncio.timeout(10):
@@ -220,7 +208,8 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
     server: TlsServer, prefix: str, failure: str
 ) -> None:
     async def read() -> None:
-        url = patient_url(server)
+        # With time for a handshake on a slow machine.
+        url = f"{server.tls_url()}&socket_connect_timeout=2"
         if failure == "password":
             url = url.replace(PASSWORD, PASSWORD[:-1])
             with pytest.raises(PresenceUnavailable, match="invalid username-password pair"):
@@ -373,9 +362,8 @@ def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> 
 class Tokens:
     """A provider as sites write it, and the server that accepts its newest token only."""
 
-    def __init__(self, server: Server) -> None:
-        self.admin: Any = redis.Redis.from_url(server.url)
-        self.number = 0
+    def __init__(self, admin: Any) -> None:
+        self.admin, self.number = admin, 0
         self.rotate()
 
     def rotate(self) -> None:
@@ -390,18 +378,15 @@ class Tokens:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
-    server = Server(valkey.binary, tmp_path)
-    tokens = Tokens(server)
+def tokens(own: Server, client: Any, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    tokens = Tokens(client)
     module: Any = ModuleType("iam_of_the_site")
-    module.provider, module.url = tokens, server.url
+    module.provider, module.url = tokens, own.url
     module.make = lambda: tokens
     method = {"get_credentials": lambda _: tokens.get_credentials()}
     module.Provider = type("Provider", (redis.CredentialProvider,), method)
     monkeypatch.setitem(sys.modules, "iam_of_the_site", module)
-    yield tokens
-    tokens.admin.close()
-    server.stop()
+    return tokens
 
 
 def site(provider: str, **settings: str) -> Settings:

@@ -4,7 +4,8 @@ import io
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -35,20 +36,17 @@ def recipes(valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 @pytest.fixture
-def run(presence: Presence) -> Iterator[Callable[..., None]]:
+def run(presence: Presence, stack: ExitStack) -> Callable[..., None]:
     """Runs a recipe on the events from now on, in a thread, until the test ends."""
-    running = []
 
     def run(recipe: Callable[..., Any], *arguments: Any) -> None:
         events = presence.events()
         thread = threading.Thread(target=recipe, args=(events, *arguments))
-        running.append((events, thread))
         thread.start()
+        stack.callback(thread.join, 10)
+        stack.callback(events.close)
 
-    yield run
-    for events, thread in running:
-        events.close()
-        thread.join(10)
+    return run
 
 
 def test_the_attendance_log(presence: Presence, recipes: Any, run: Any) -> None:

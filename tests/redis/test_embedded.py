@@ -1,6 +1,5 @@
 """The real embedded server: its start, its users, and that nothing stays behind."""
 
-import asyncio
 import contextlib
 import fcntl
 import importlib
@@ -27,6 +26,7 @@ from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 from tests.support.backends import wait_until
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import awaited
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc"),
@@ -122,15 +122,7 @@ def readers(path: str) -> list[Callable[[], int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "find_server", lambda: Path("any"))
         settings = Settings.from_env({}, redis_url=f"embedded://{path}")
-
-    async def count() -> int:
-        presence = AsyncPresence(settings)
-        try:
-            return await presence.count()
-        finally:
-            await presence.aclose()
-
-    return [Presence(settings).count, lambda: asyncio.run(count())]
+    return [Presence(settings).count, lambda: awaited(settings, AsyncPresence.count)]
 
 
 class User:
@@ -566,19 +558,6 @@ def test_each_working_directory_and_each_name_has_a_default_directory(
             embedded.default_directory(name)
 
 
-@contextlib.contextmanager
-def full_disk(directory: Path) -> Iterator[Redis]:
-    """A server whose journal is on a full disk: `/dev/full` refuses every write, as that does."""
-    embedded.serve(directory)
-    stop_and_wait(directory)
-    [journal] = directory.glob("appendonlydir/*.incr.aof")
-    journal.unlink()
-    journal.symlink_to("/dev/full")
-    with connect(directory) as client:
-        client.set("b", "x")  # the server notices with this one
-        yield client
-
-
 def can_write(client: Redis) -> bool:
     with contextlib.suppress(ResponseError):
         return bool(client.set("a", "kept"))
@@ -631,7 +610,13 @@ def test_a_server_that_loads_its_data_is_waited_for(
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     directory: Path,
 ) -> None:
-    with full_disk(directory) as client:
+    embedded.serve(directory)
+    stop_and_wait(directory)
+    [journal] = directory.glob("appendonlydir/*.incr.aof")
+    journal.unlink()
+    journal.symlink_to("/dev/full")  # which refuses every write, as a full disk does
+    with connect(directory) as client:
+        client.set("b", "x")  # the server notices with this one
         shutil.rmtree(directory / "appendonlydir")
         (directory / "appendonlydir").touch()  # so that there can be no other journal
         wait_until(lambda: can_write(client))

@@ -31,6 +31,7 @@ from presence_middleware.events.streams import events_of
 from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import Act, Plan, Position, moment_of, room_number
+from tests.support.asking import in_loop
 from tests.support.backends import Server, send, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
@@ -304,23 +305,21 @@ def test_a_thread_receives_who_comes_and_goes(sharded: FollowedSite, followed: F
     assert follower.lost == 0
 
 
-def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None:
-    async def follow() -> list[str]:
-        received = []
-        presence = AsyncPresence(site.settings, clock=site.clock)
-        async with presence.events(among=["ann", "bob"]) as events:
-            site.saw("ann", "bob", "cy")
-            async for event in events:
-                received.append(("-+"[event.online]) + event.id)
-                if len(received) == 2:
-                    site.presence.leave("ann")
-                elif not event.online:
-                    break
-        assert [event async for event in events] == []
-        await presence.aclose()
-        return received
-
-    *came, went = asyncio.run(follow())
+@in_loop
+async def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None:
+    received = []
+    presence = AsyncPresence(site.settings, clock=site.clock)
+    async with presence.events(among=["ann", "bob"]) as events:
+        site.saw("ann", "bob", "cy")
+        async for event in events:
+            received.append(("-+"[event.online]) + event.id)
+            if len(received) == 2:
+                site.presence.leave("ann")
+            elif not event.online:
+                break
+    assert [event async for event in events] == []
+    await presence.aclose()
+    *came, went = received
     assert (set(came), went) == ({"+ann", "+bob"}, "-ann")
 
 
@@ -414,7 +413,8 @@ def test_a_loop_receives_more_joins_than_a_page_has(
 
 
 @pytest.mark.parametrize("among", [None, ["user7"]])
-def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | None) -> None:
+@in_loop
+async def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | None) -> None:
     """Or else the garbage collector soon looks at all objects of the process, in its event loop."""
     site = FollowedSite(own.url, prefix)
     crowd = [f"user{number}" for number in range(5000)]
@@ -427,18 +427,15 @@ def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | Non
                 if '"id":"user7"' in received and (among or received.count("data:") == 5000):
                     return
 
-    async def test() -> None:
-        presence = AsyncPresence(site.settings, clock=site.clock)
-        sending = [asyncio.create_task(send(presence.events(among=among))) for _ in range(10)]
-        page = presence.backend.feed("user").page
-        await asyncio.to_thread(wait_until, lambda: page.end.positions)
-        await asyncio.to_thread(site.saw, *crowd)
-        await asyncio.gather(*sending)
-        assert sum(type(each) is Event for each in gc.get_objects()) < 100
-
     gc.collect()
     events_of.cache_clear()
-    asyncio.run(test())
+    presence = AsyncPresence(site.settings, clock=site.clock)
+    sending = [asyncio.create_task(send(presence.events(among=among))) for _ in range(10)]
+    page = presence.backend.feed("user").page
+    await asyncio.to_thread(wait_until, lambda: page.end.positions)
+    await asyncio.to_thread(site.saw, *crowd)
+    await asyncio.gather(*sending)
+    assert sum(type(each) is Event for each in gc.get_objects()) < 100
 
 
 def test_a_reader_of_many_events_holds_few_of_them(site: FollowedSite) -> None:

@@ -3,12 +3,13 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
+from presence_middleware import Settings
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
 from presence_middleware.stores import Act, moment_of
 from presence_middleware.stores.plan import CHUNK
@@ -16,7 +17,7 @@ from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.process import Process, Start
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
-from tests.support.timed_site import WINDOW, settings
+from tests.support.timed_site import WINDOW
 
 CHAIN = "user=auth, user=header:x-user, guest=header:x-guest"
 NO_GUESTS = "user=auth, user=header:x-user"
@@ -124,16 +125,12 @@ def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read
     assert worker.online() == []
 
 
-def open_many(worker: Process, many: int = MANY) -> None:
-    for number in range(many):
-        WsgiVisit(worker.recorder, {"REMOTE_USER": f"user{number}"})
-
-
 @pytest.fixture
 def many(own: Server, start: Start) -> Iterator[Process]:
     """A worker with very many open connections."""
     worker = start(own.url, **{**GIVEN, "window": 600})
-    open_many(worker)
+    for number in range(MANY):
+        WsgiVisit(worker.recorder, {"REMOTE_USER": f"user{number}"})
     yield worker
     worker.recorder.open_visits.clear()
 
@@ -204,15 +201,12 @@ def test_open_connections_are_refreshed_one_after_the_other(
 # Goodbyes and pulses.
 
 
-GRACE = 75.0
-
-
 def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
     worker = start(pulse_path="/pulse")
     tab = worker.opens("ann")
     worker.passes(119)
     worker.did("ann", act=Act.GOODBYE)  # it still waits when the connection is refreshed
-    for seconds in (30, GRACE * 4):
+    for seconds in (30, 300):  # also when the grace of a goodbye is long over
         worker.passes(seconds)
         assert worker.presence.is_online("ann")
     assert worker.dropped == {}
@@ -227,28 +221,25 @@ UNNAMED = (
     "logs them in and takes POST"
 )
 
+Pulsing = tuple[str, str | None, str | None, list[str]]
+# A chain, the user of a page, the user of its first pulse, and what is logged.
+PULSING: list[Pulsing] = [
+    ("user=header:X-User, guest=ip:raw", "ann", "ann", []),
+    ("user=header:X-User, guest=ip:raw", None, None, []),
+    ("user=header:X-User", "ann", None, [UNNAMED]),
+]
+
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    ("chain", "page", "pulse", "warnings"),
-    [
-        ("user=header:X-User, guest=ip:raw", "ann", "ann", []),
-        ("user=header:X-User, guest=ip:raw", None, None, []),
-        ("user=header:X-User", "ann", None, [UNNAMED]),
-    ],
-)
+@pytest.mark.parametrize("pulsing", PULSING)
 def test_pulses_that_name_no_user_are_reported_once(
-    valkey: Server,
-    prefix: str,
-    caplog: pytest.LogCaptureFixture,
-    *,
     protocol: str,
-    chain: str,
-    page: str | None,
-    pulse: str | None,
-    warnings: list[str],
+    pulsing: Pulsing,
+    unwritten: Callable[..., Settings],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    site = settings(valkey.url, prefix, identity=chain, pulse_path="/pulse", flush_interval="3m")
+    chain, page, pulse, warnings = pulsing
+    site = unwritten(identity=chain, pulse_path="/pulse")
     here = PulsingSite(protocol, site, App(status=200))
     here.ask("GET", "/", headers={"X-User": page} if page else {})
     if pulse:

@@ -1,6 +1,5 @@
 """Every way in which Redis can fail or be full: answers stay as they are, and nobody is lost."""
 
-import asyncio
 import logging
 import os
 import re
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-from wsgiref.util import setup_testing_defaults
 
 import pytest
 import redis
@@ -26,7 +24,7 @@ from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act, History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
-from tests.support.asking import exchange_wsgi, opened
+from tests.support.asking import exchange_wsgi, opened, plain_environ
 from tests.support.backends import Server, wait_until
 from tests.support.faults import (
     OUTAGES,
@@ -41,7 +39,7 @@ from tests.support.faults import (
 from tests.support.process import Start
 from tests.support.servers import environment
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, get
+from tests.support.timed_site import NOON, WINDOW, Clock, awaited, get
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
 NOTICEABLE = 0.4  # seconds; less than a single timeout
@@ -68,9 +66,7 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]
 
 def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
     """Return the status, the headers and the body of the response of the app."""
-    environ: WSGIEnvironment = {"HTTP_X_USER": name}
-    setup_testing_defaults(environ)
-    answer = exchange_wsgi(app, environ)
+    answer = exchange_wsgi(app, plain_environ(HTTP_X_USER=name))
     return answer.status, answer.headers, answer.body
 
 
@@ -99,17 +95,6 @@ def answers_or_raises(read: Callable[[], object]) -> str:
     return said
 
 
-def count_async(settings: Settings) -> None:
-    async def count() -> None:
-        presence = AsyncPresence(settings)
-        try:
-            await presence.count()
-        finally:
-            await presence.aclose()
-
-    asyncio.run(count())
-
-
 @pytest.mark.parametrize(
     "outage",
     [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)],
@@ -136,7 +121,7 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
             recorder.record(("user", NAMES[0]), clock.now, act=Act.GOODBYE)
             assert sum(seconds) < sum(bare_seconds) + NOTICEABLE
             assert statistics.median(seconds) < statistics.median(bare_seconds) + 0.002
-            for read in (presence.count, lambda: count_async(given)):
+            for read in (presence.count, lambda: awaited(given, AsyncPresence.count)):
                 assert bool(answers_or_raises(read)) is (outage not in READABLE)
             clock.now += 31  # "gone" was seen more than a window ago
             wait_until(lambda: not recorder.flush() and recorder.stats().dropped)
@@ -195,8 +180,7 @@ def interrupt(*_: object) -> None:
 def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     place: Place, prefix: str
 ) -> None:
-    recorder = Recorder(settings(place, prefix, flush_interval="20s"))
-    recorder.background = False
+    recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
     WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
     assert recorder.flush()  # so that the next write need not ask for anything before
     usual = signal.signal(signal.SIGALRM, interrupt)

@@ -24,22 +24,15 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
 from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
-from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.commands import run_program
 from tests.support.process import Start
-from tests.support.timed_site import NOON, Clock
-
-BOB = ("user", "bob")
+from tests.support.timed_site import NOON, Clock, visit
 
 
 def settings(url: str, prefix: str, **others: object) -> Settings:
     given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
     return Settings.from_env({}, **given)
-
-
-def visit(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 def fail_to_start(_: threading.Thread) -> None:
@@ -333,19 +326,16 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
-def test_rounds_forget_who_has_long_done_nothing(valkey: Server, prefix: str) -> None:
+def test_rounds_forget_who_has_long_done_nothing(start: Start) -> None:
     """Also on a site without guests, where no quota begins a period."""
-    clock = Clock()
-    recorder = Recorder(settings(valkey.url, prefix), background=False, clock=clock)
-    recorder.run_once()
-    recorder.record(BOB, clock.now)
-    known = []
+    worker, known = start(identity="user=header:X-User"), list[bool]()
+    worker.recorder.run_once()
+    worker.did("bob")
     for _ in range(2):
-        clock.now += recorder.settings.window
-        recorder.run_once()
-        known.append(recorder.people.knows(BOB))
+        worker.clock.now += worker.settings.window
+        worker.recorder.run_once()
+        known.append(worker.recorder.people.knows(("user", "bob")))
     assert known == [True, False]
-    recorder.close()
 
 
 def test_the_thread_rests_while_nothing_waits(

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import socket
 import threading
 import time
@@ -27,7 +26,7 @@ from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import by_header
+from tests.support.timed_site import awaited, by_header
 
 TOO_LONG = 2.2  # seconds, if a read may take one: a timeout may begin just before the end
 SOON = 1.3  # seconds: two timeouts, and some noise
@@ -37,13 +36,6 @@ HOST = "redis.example"
 
 def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[], object]]:
     """Readers of each sort; for each of them a user is online."""
-
-    async def listed() -> object:
-        presence = AsyncPresence(settings)
-        try:
-            return await presence.online(limit=limit)
-        finally:
-            await presence.aclose()
 
     def asked() -> object:
         visit = WsgiVisit(Recorder(settings, background=False), {"HTTP_X_USER": "bob"})
@@ -56,7 +48,7 @@ def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[
     presence.touch("ann")
     return {
         "sync": lambda: presence.online(limit=limit),
-        "async": lambda: asyncio.run(listed()),
+        "async": lambda: awaited(settings, lambda presence: presence.online(limit=limit)),
         "handler": asked,
     }
 
@@ -189,47 +181,38 @@ def name_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
     service.may_answer.set()
 
 
-def url_of(place: Place) -> str:
-    return f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
-
-
 def test_a_name_service_that_is_slow_holds_no_reader(
     place: Place, prefix: str, name_service: NameService
 ) -> None:
-    settings = by_header(url_of(place), prefix)
-
-    async def ask() -> None:
-        presence = AsyncPresence(settings)
+    async def ask(presence: AsyncPresence) -> None:
         with Stopwatch() as watch, pytest.raises(PresenceUnavailable):
             await presence.count()
         assert watch.seconds < TOO_LONG
         name_service.may_answer.set()
         assert await presence.count() == 0
-        await presence.aclose()
 
-    asyncio.run(ask())
+    url = f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
+    awaited(by_header(url, prefix), ask)
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
     place: Place, prefix: str
 ) -> None:
-    async def ask() -> list[int]:
-        presence = AsyncPresence(by_header(f"{place.url}?max_connections=1", prefix))
+    async def ask(presence: AsyncPresence) -> list[int]:
         await presence.touch("ann")
         answers = []
         for _ in range(5):
-            os.kill(place.server.process.pid, signal.SIGSTOP)
-            task = asyncio.create_task(presence.is_online("nobody"))
-            await asyncio.sleep(0.01)  # it has sent its question by then
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            os.kill(place.server.process.pid, signal.SIGCONT)
+            with hung(place):
+                task = asyncio.create_task(presence.is_online("nobody"))
+                await asyncio.sleep(0.01)  # it has sent its question by then
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             answers.append(await presence.count())
-        await presence.aclose()
         return answers
 
-    assert asyncio.run(ask()) == [1] * 5
+    site = by_header(f"{place.url}?max_connections=1", prefix)
+    assert awaited(site, ask) == [1] * 5
 
 
 def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
@@ -364,8 +347,7 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
 
 
 def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:
-    async def ask() -> None:
-        presence = AsyncPresence(by_header(f"{place.url}?max_connections=1", prefix))
+    async def ask(presence: AsyncPresence) -> None:
         assert await presence.count() == 0
         with hung(place):
             first, second = (asyncio.create_task(presence.count()) for _ in range(2))
@@ -382,9 +364,8 @@ def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None
         place.proxy.delay = 0
         assert await presence.count() == 0
         assert presence.backend.health.generation == generation
-        await presence.aclose()
 
-    asyncio.run(ask())
+    awaited(by_header(f"{place.url}?max_connections=1", prefix), ask)
 
 
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.embedded import find_server
 from tests.support.backends import Server
 from tests.support.proxy import Proxy
 from tests.support.template_sites import SITES, Get, django_async_site, starlette_site
@@ -16,31 +16,23 @@ from tests.support.template_sites import SITES, Get, django_async_site, starlett
 Commands = Callable[[Callable[[], object]], list[str]]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Valkey server to which nothing else writes."""
-    server = Server(str(find_server()), tmp_path_factory.mktemp("server"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def settings(server: Server, prefix: str) -> Settings:
+def settings(own: Server, prefix: str) -> Settings:
     """Settings with which no visit is recorded, so that only questions reach the server."""
-    return Settings.from_env({}, redis_url=server.url, prefix=prefix, enabled=0)
+    return Settings.from_env({}, redis_url=own.url, prefix=prefix, enabled=0)
 
 
 @pytest.fixture
-def commands(server: Server) -> Iterator[Commands]:
+def commands(own: Server, client: Any) -> Iterator[Commands]:
     """Returns the commands that the server receives during a call, as `MONITOR` shows them."""
-    with Redis.from_url(server.url) as marking, Redis.from_url(server.url) as watching:
-        marking.ping()
+    with Redis.from_url(own.url) as watching:
+        client.ping()
 
         def during(call: Callable[[], object]) -> list[str]:
             seen = []
             with watching.monitor() as monitor:
                 call()
-                marking.echo("end")
+                client.echo("end")
                 while (command := monitor.next_command()["command"]) != "ECHO end":
                     seen.append(command)
             return seen

@@ -201,15 +201,11 @@ def site(valkey: Server, prefix: str) -> Iterator[Site]:
 
 def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
     """Clean up in rounds until one reports that it was the last; return how many each removed."""
-    store, run, more = (
-        Backend(site.settings).stores[kind].all[0],
-        Backend(site.settings).driver.run,
-        True,
-    )
-    removed: list[int] = []
+    backend, removed, more = Backend(site.settings), list[int](), True
+    store = backend.stores[kind].all[0]
     while more:
         before = site.redis.zcard(key)
-        more = run(store.clean_up(NOON))
+        more = backend.driver.run(store.clean_up(NOON))
         removed.append(before - site.redis.zcard(key))
     return removed
 

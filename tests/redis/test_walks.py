@@ -82,7 +82,7 @@ class Walk(Followed):
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Let people walk in the block; then everything must become true."""
+        """Let people walk, half of them at least; after the block everything must become true."""
         is_over, failures = threading.Event(), list[Exception]()
 
         def walk() -> None:
@@ -95,14 +95,12 @@ class Walk(Followed):
         walker = threading.Thread(target=walk)
         walker.start()
         try:
+            wait_until(lambda: len(self.where) > len(PEOPLE) // 2)
             yield
         finally:
             is_over.set()
             walker.join()
         assert not failures
-        self.settles()
-
-    def settles(self) -> None:
         wait_until(lambda: all(recorder.stats().pending == 0 for recorder in self.recorders), 20)
         wait_until(lambda: self.differences() == [], SETTLED)
 
@@ -133,7 +131,6 @@ def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
     names = [shard.name for shard in walk.presence.backend.stores["user"].all]
     homes = {keys.slot_of(name): cluster.owner_of(name) for name in names}
     with walk.going_on():
-        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
         for slot in [*homes, *homes]:
             source = homes[slot]
             homes[slot] = target = cluster.primaries[cluster.primaries.index(source) - 1]
@@ -149,7 +146,6 @@ def test_rooms_and_events_are_true_after_a_failover_to_a_replica_that_lags(
     stack.callback(sentinels.close)
     walk = Walk(sentinels.url, prefix, stack)
     with walk.going_on():
-        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
         wait_until(sentinels.is_replicated)
         # The replica receives nothing more, and is alive: a network that is cut between the two.
         with redis.Redis(port=sentinels.ports[1]) as replica:
@@ -198,7 +194,6 @@ def test_rooms_and_events_are_true_with_few_commands(
     stack.callback(server.stop)
     walk = Walk(url_of_user(server, prefix, *rules) if rules else server.url, prefix, stack)
     with walk.going_on():
-        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
         time.sleep(0.3)
     assert walk.follower.lost == 0
     messages = [record.getMessage() for record in caplog.records]

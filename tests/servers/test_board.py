@@ -3,10 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,12 @@ from presence_middleware import (
     sse,
 )
 from presence_middleware.board import asgi as board
-from presence_middleware.connections.drivers import close_async_clients
 from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.benchmarks.streams import receive_crowds
-from tests.support.asking import Answer
+from tests.support.asking import Answer, in_loop
 from tests.support.backends import Server, wait_until
 from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
 from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
@@ -194,18 +192,6 @@ async def opened(
     finally:
         stream.gone.set()
         await asyncio.wait_for(stream.task, 20)
-
-
-def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        async def run_and_close() -> None:
-            await test(**fixtures)
-            await close_async_clients()
-
-        asyncio.run(run_and_close())
-
-    return run
 
 
 @in_loop

@@ -16,6 +16,7 @@ from presence_middleware.cli.commands import presence as command
 from tests.support.backends import Server
 from tests.support.commands import run_command, run_program
 from tests.support.process import Start
+from tests.support.terminal import MAIN
 from tests.support.timed_site import Clock
 
 WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
@@ -230,10 +231,7 @@ def test_help_lists_every_command_and_status(script: Script) -> None:
         assert f"\n    {status}  " in told
 
 
-PROGRAM = """
-import atexit, sys; atexit.register(lambda: print('rich' in sys.modules))
-from presence_middleware.cli import main; main()
-"""
+PROGRAM = f"import atexit, sys; atexit.register(lambda: print('rich' in sys.modules)); {MAIN}"
 
 
 def test_piped_output_has_no_colour_and_loads_no_terminal_library(

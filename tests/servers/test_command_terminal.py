@@ -2,8 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
@@ -13,6 +12,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.cli.live import Screen
 from tests.servers.test_command_answers import SHOWN, WILD, Script, record
 from tests.support.backends import Server, wait_until
+from tests.support.faults import restarted
 from tests.support.terminal import Terminal, piped
 
 FAST = ("watch", "--interval", "0.1s")
@@ -73,27 +73,20 @@ def size(picture: str) -> tuple[int, int]:
     return (len(lines[0]), len(lines)) if len(lines[-1]) == len(lines[0]) else (0, 0)
 
 
-@contextmanager
-def down(server: Server) -> Iterator[None]:
-    server.stop()
-    yield
-    server.start()
-
-
 def test_watch_follows_the_site_reports_an_outage_and_recovers(own: Server) -> None:
     variables = {"PRESENCE_REDIS_URL": own.url}
     presence = Presence(Settings.from_env(variables))
     presence.touch("ann")
     with Terminal(variables, *FAST) as terminal:
         terminal.wait_for("user  1  ", "guest  0  ", "bot  0  ", "peak 1, ")
-        with down(own):
+        with restarted(own):
             terminal.wait_for("no answer since ", "Redis did not answer", "user  1  ")
         for id, kind in (("bob", "user"), ("cy", "user"), ("eve", "guest")):
             presence.touch(id, kind)
         terminal.wait_for("user  2  ", "guest  1  ", "peak 2, ", "2 at ", "Ctrl-C ends")
         presence.leave("bob")
         terminal.wait_for("user  1  ", "peak 2, ")
-        with down(own):
+        with restarted(own):
             terminal.wait_for("no answer since ")
             terminal.press("\x03")
             assert terminal.end() == 0
@@ -111,7 +104,7 @@ def test_piped_output_has_a_line_per_kind_or_of_json_also_in_an_outage(own: Serv
         assert len({line[0] for line in first}) == 1
         reading = json.loads(with_json.stdout.readline())
         assert reading["counts"] == {"user": 0, "guest": 0, "bot": 0}
-        with down(own):
+        with restarted(own):
             assert "Redis did not answer" in process.stderr.readline()
             while "counts" in (reading := json.loads(with_json.stdout.readline())):
                 pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence
 from tests.support.backends import Server
 from tests.support.servers import ROOT, environment
 
@@ -33,9 +33,8 @@ for field in sys.argv[1:]:
 
 
 def test_a_page_of_the_list_asks_once(
-    tmp_path: Path, valkey: Server, variables: dict[str, str]
+    tmp_path: Path, valkey: Server, variables: dict[str, str], presence: Presence
 ) -> None:
-    presence = Presence(Settings.from_env(variables))
     for id in ("2", "3", "4", "user0", "user1", "user2"):
         presence.touch(id)
     presence.leave("3")

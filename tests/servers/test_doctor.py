@@ -55,9 +55,8 @@ def test_a_healthy_server_passes_all_checks(variables: dict[str, str]) -> None:
 
 
 def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
-    valkey: Server, variables: dict[str, str], tmp_path: Path
+    valkey: Server, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
-    presence = Presence(Settings.from_env(variables))
     presence.touch("x", "guest")
     found = examined(variables)
     assert found.exit_code == 0

@@ -24,6 +24,7 @@ from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import visit
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
 SOON = 1.5  # seconds: two timeouts, and some noise
@@ -43,10 +44,6 @@ def scraped(collector: Any) -> Samples:
 
 def values(found: Samples, name: str) -> dict[str, float]:
     return {label: value for (other, label), value in found.items() if other == name}
-
-
-def visit(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 @pytest.fixture

@@ -25,12 +25,13 @@ from presence_middleware.connections import server as server_clock
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import in_loop
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
 from tests.support.faults import hung
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import by_header
+from tests.support.timed_site import by_header, visit
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 
@@ -46,10 +47,6 @@ def settings(valkey: Server, prefix: str) -> Settings:
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "threads_run", lambda: False)
-
-
-def visit(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 @pytest.mark.usefixtures("no_threads")
@@ -224,24 +221,24 @@ def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str
 # Tasks and trio
 
 
-def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(settings: Settings) -> None:
+@in_loop
+async def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(
+    settings: Settings,
+) -> None:
     """As servers do with what is still open when they end."""
 
     async def app(*_: object) -> None:
         await asyncio.sleep(60)
 
-    async def connect_and_cancel() -> None:
-        for type in ("http", "websocket"):
-            task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
-            await asyncio.sleep(0)
-            assert len(site.recorder.open_visits) == 1
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert not site.recorder.open_visits
-
     site = asgi.PresenceMiddleware(app, settings=settings)
-    asyncio.run(connect_and_cancel())
+    for type in ("http", "websocket"):
+        task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
+        await asyncio.sleep(0)
+        assert len(site.recorder.open_visits) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not site.recorder.open_visits
 
 
 def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(

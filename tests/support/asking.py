@@ -2,10 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import Identity, Settings, asgi, wsgi
 from presence_middleware.connections.drivers import close_async_clients
@@ -27,6 +29,12 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def plain_environ(**given: Any) -> dict[str, Any]:
+    """Return what a server says of a request at least, and what is given."""
+    setup_testing_defaults(given)
+    return given
 
 
 def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
@@ -56,6 +64,20 @@ def exchange_asgi(app: Any, scope: State) -> Answer:
             await close_async_clients()
 
     return asyncio.run(ask())
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine, in an event loop of its own."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def run_and_close() -> None:
+            await test(**fixtures)
+            await close_async_clients()
+
+        asyncio.run(run_and_close())
+
+    return run
 
 
 async def exchange(app: Any, scope: State) -> Answer:
@@ -125,6 +147,11 @@ def nothing(_: State) -> None:
     """An inner layer that does nothing."""
 
 
+async def never(*_: object) -> Any:
+    """What a server gives an app that neither receives nor sends."""
+    raise AssertionError
+
+
 def ask_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> Identity | None:
     """Return the identity that a WSGI app receives after an inner layer changed the environ."""
 
@@ -146,9 +173,6 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
     async def app(scope: asgi.Scope, *_: object) -> None:
         inner(scope)
         seen.append(scope["presence_middleware.visit"].identity)
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     seen: list[Identity | None] = []
     call = asgi.PresenceMiddleware(app, settings=settings)(request.scope(), never, never)

@@ -83,11 +83,13 @@ def hung(place: Place | Server) -> Iterator[None]:
 
 
 @contextmanager
-def restarted(place: Place) -> Iterator[None]:
-    place.server.stop()
+def restarted(place: Place | Server) -> Iterator[None]:
+    server = place.server if isinstance(place, Place) else place
+    server.stop()
     yield
-    place.server.start()
-    place.let_in()
+    server.start()
+    if isinstance(place, Place):
+        place.let_in()
 
 
 @contextmanager

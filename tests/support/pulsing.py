@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
-from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from presence_middleware import Settings, asgi, wsgi
 from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
-from tests.support.asking import Answer, Request, State, exchange_asgi, exchange_wsgi
+from tests.support.asking import Answer, Request, State, exchange_asgi, exchange_wsgi, plain_environ
 from tests.support.statuses import FIREFOX
 
 Headers = list[tuple[str, str]]
@@ -96,7 +95,6 @@ class PulsingSite:
             query=query.encode("utf-8", "surrogateescape"),
         )
         if self.protocol == "wsgi":
-            environ = {**request.environ(), "CONTENT_LENGTH": "0"}
-            setup_testing_defaults(environ)
+            environ = plain_environ(**request.environ(), CONTENT_LENGTH="0")
             return exchange_wsgi(validator(self.wsgi), environ)
         return exchange_asgi(self.asgi, {**request.scope(), "asgi": {"version": "3.0"}})

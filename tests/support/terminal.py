@@ -14,7 +14,8 @@ from typing import Any, Self
 from tests.support.backends import wait_until
 from tests.support.servers import environment
 
-COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main()")
+MAIN = "from presence_middleware.cli import main; main()"
+COMMAND = (sys.executable, "-c", MAIN)
 SECONDS = 30  # in which whatever is waited for has come, on a busy machine too
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HOME = "\x1b[H"  # with which each picture begins

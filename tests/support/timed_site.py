@@ -1,15 +1,15 @@
 """A site in a test: settings, a clock that the test moves, workers that record, a reader to ask."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from wsgiref.types import WSGIApplication
-from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import AsyncPresence, Presence, Settings
 from presence_middleware.recorder import Recorder
-from tests.support.asking import exchange_wsgi
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import exchange_wsgi, plain_environ
 from tests.support.backends import client_of
 
 NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
@@ -44,6 +44,19 @@ class Blocking:
             self._runner.run(self._client.aclose())
         self._runner.run(self._presence.aclose())
         self._runner.close()
+
+
+def awaited(settings: Settings, ask: Callable[[AsyncPresence], Awaitable[Any]]) -> Any:
+    """What a coroutine learns from an `AsyncPresence`, in a loop of its own."""
+
+    async def asking() -> Any:
+        presence = AsyncPresence(settings)
+        try:
+            return await ask(presence)
+        finally:
+            await presence.aclose()
+
+    return asyncio.run(asking())
 
 
 class Site:
@@ -102,6 +115,11 @@ def by_header(redis_url: str, prefix: str, **overrides: Any) -> Settings:
     return settings(redis_url, prefix, **given)
 
 
+def visit(recorder: Recorder, name: str) -> None:
+    """A request of a user, whom that header names, from its beginning to its end."""
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
+
+
 @contextmanager
 def opened(
     settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
@@ -116,6 +134,4 @@ def opened(
 
 def get(app: WSGIApplication, **environ: str) -> str:
     """The text that a WSGI app answers to a request."""
-    request: dict[str, Any] = {**environ}
-    setup_testing_defaults(request)
-    return exchange_wsgi(app, request).body.decode()
+    return exchange_wsgi(app, plain_environ(**environ)).body.decode()

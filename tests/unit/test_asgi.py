@@ -219,11 +219,7 @@ async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
 CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
 
 
-def _named(value: Any) -> str:
-    return str(value.__name__).removeprefix("check_")
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=_named)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Settings) -> None:
     async def run() -> None:
         await check(lambda app: PresenceMiddleware(app, settings=settings))

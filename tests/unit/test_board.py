@@ -23,6 +23,7 @@ from presence_middleware.connections.url import parse_url
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.memory import traced
+from tests.support.statuses import basic
 from tests.support.timed_site import Clock
 from tests.unit.test_svg import elements, paths, texts
 
@@ -140,10 +141,6 @@ class Away:
 
     def run(self, plan: Plan[Any]) -> Any:
         raise PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")
-
-
-def basic(password: str) -> str:
-    return "Basic " + b64encode(password.encode()).decode()
 
 
 @pytest.mark.parametrize("path", NAMED)

@@ -1,7 +1,6 @@
 """What the command `presence` reads: a site outside of its own process, and starts nothing."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from tests.support.commands import run_command, run_program
 from tests.support.servers import environment
+from tests.support.terminal import COMMAND, MAIN
 
 
 def test_minute_sets_have_no_times_to_print(variables: dict[str, str]) -> None:
@@ -30,9 +30,6 @@ def test_commands_never_start_a_server(tmp_path: Path) -> None:
     assert not (tmp_path / "site").exists()
 
 
-MAIN = "from presence_middleware.cli import main; main()"
-
-
 @pytest.mark.parametrize(
     ("missing", "status", "text"),
     [
@@ -52,7 +49,7 @@ def test_the_command_names_the_package_that_is_missing(
 def test_a_full_disk_is_reported_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [sys.executable, "-c", MAIN, "config"],
+            [*COMMAND, "config"],
             env=environment(),
             stdout=full,
             stderr=subprocess.PIPE,
@@ -64,8 +61,7 @@ def test_a_full_disk_is_reported_without_a_traceback() -> None:
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_command_runs_without_one_of_its_standard_streams(closed: int) -> None:
-    program = [sys.executable, "-c", MAIN, "config"]
-    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *program]
+    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *COMMAND, "config"]
     ended = subprocess.run(shell, env=environment(), capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("PRESENCE_REDIS_URL") == (closed != 1)

@@ -22,6 +22,7 @@ from presence_middleware import Presence, Settings, asgi, presence_of, visit_of,
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import recorder_for
+from tests.support.asking import in_loop
 from tests.support.commands import run_program
 from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
@@ -312,7 +313,8 @@ def test_a_streaming_response_is_open_until_it_is_closed(kind: Kind, open_site: 
     assert not site.recorder.open_visits
 
 
-def test_a_stream_that_fails_ends_its_visit_before_it_is_closed(open_site: Open) -> None:
+@in_loop
+async def test_a_stream_that_fails_ends_its_visit_before_it_is_closed(open_site: Open) -> None:
     async def parts() -> Any:
         yield b"hello"
         raise OSError("no further part")
@@ -320,17 +322,14 @@ def test_a_stream_that_fails_ends_its_visit_before_it_is_closed(open_site: Open)
     async def view(_: HttpRequest) -> HttpResponse:
         return StreamingHttpResponse(parts())
 
-    async def respond() -> None:
-        response = await PresenceMiddleware(view)(request)
-        with pytest.raises(OSError, match="no further part"):
-            [part async for part in response]
-        assert site.seen() == ["guest"]
-        assert not site.recorder.open_visits  # though the error keeps the response
-        response.close()
-
     site = open_site()
     request = AsyncRequestFactory().get("/", headers={"user-agent": FIREFOX})
-    asyncio.run(respond())
+    response = await PresenceMiddleware(view)(request)
+    with pytest.raises(OSError, match="no further part"):
+        [part async for part in response]
+    assert site.seen() == ["guest"]
+    assert not site.recorder.open_visits  # though the error keeps the response
+    response.close()
 
 
 class Dropped:

@@ -4,13 +4,13 @@ import html
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
-from wsgiref.util import setup_testing_defaults
 
 import pytest
 from django.core.handlers.wsgi import WSGIRequest
 from django.template import Engine, RequestContext, TemplateSyntaxError
 
 from presence_middleware import Presence, QueryError, Settings, wsgi
+from tests.support.asking import plain_environ
 from tests.support.template_sites import Account, configure_django
 
 LIBRARIES = {"presence": "presence_middleware.django.templatetags.presence"}
@@ -34,8 +34,7 @@ def render(presence: Presence) -> Iterator[Render]:
     """Renders a template for a request that is wrapped."""
     configure_django()
     engine = Engine(libraries=LIBRARIES)
-    environ: dict[str, Any] = {}
-    setup_testing_defaults(environ)
+    environ = plain_environ()
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=presence.backend.settings)
     body = app(environ, lambda *_: list[bytes]().append)
 

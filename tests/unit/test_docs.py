@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import tomllib
+from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import httpx
 import prometheus_client
 import pytest
@@ -30,6 +30,7 @@ from presence_middleware.stores import STORES
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, environment
 from tests.support.template_sites import configure_django
+from tests.unit.test_public_surface import public
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -130,7 +131,6 @@ def test_the_commands_of_a_page_exist(block: Block) -> None:
 
 def check_usage(words: list[str]) -> None:
     name, *arguments = words
-    assert isinstance(main, click.Group)
     # A log that is named need not be there.
     arguments = [os.devnull if word.endswith(".log") else word for word in arguments]
     main.commands[name].make_context(name, arguments)
@@ -256,20 +256,20 @@ def test_the_table_of_sources_shows_how_each_is_stored() -> None:
     }
 
 
-def test_the_table_of_stores_is_complete() -> None:
-    assert set(rows("stores.md", r"^\| `([a-z-]+)` \|")) == set(STORES)
+# Of readers, without what is built upon them, or described beside the table.
+METHODS = set(public(AsyncPresence)) - {"from_env", "run", "aclose", "backend"}
 
 
-def test_the_table_of_methods_matches_the_readers() -> None:
-    public = {name for name in dir(AsyncPresence) if not name.startswith("_")}
-    # Built upon readers, or described beside the table.
-    public -= {"from_env", "run", "aclose", "backend"}
-    assert set(rows("asking.md", r"^\| `(\w+)\(")) == public
-
-
-def test_the_table_of_commands_matches_the_program() -> None:
-    assert isinstance(main, click.Group)
-    assert set(rows("command-line.md", r"^\| `presence (\w+)")) == set(main.commands)
+@pytest.mark.parametrize(
+    ("page", "form", "names"),
+    [
+        ("stores.md", r"^\| `([a-z-]+)` \|", STORES),
+        ("asking.md", r"^\| `(\w+)\(", METHODS),
+        ("command-line.md", r"^\| `presence (\w+)", main.commands),
+    ],
+)
+def test_a_table_of_names_is_complete(page: str, form: str, names: Collection[str]) -> None:
+    assert set(rows(page, form)) == set(names)
 
 
 def test_the_metrics_that_are_shown_exist(settings: Settings) -> None:

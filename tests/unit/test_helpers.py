@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, assert_type
 from uuid import UUID
 from wsgiref.types import WSGIEnvironment
-from wsgiref.util import setup_testing_defaults
 
 import flask
 import pytest
@@ -47,6 +46,7 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
+from tests.support.asking import never, plain_environ
 from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
 
@@ -61,33 +61,15 @@ def memory(prefix: str) -> Settings:
 @pytest.fixture
 def environ(memory: Settings) -> WSGIEnvironment:
     """The environ of a request that is open, of a user of the server."""
-    environ = plain_environ()
-    environ["REMOTE_USER"] = "ann"
+    environ = plain_environ(REMOTE_USER="ann")
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=memory)
     app.recorder.background = False  # no thread samples the history
     environ["test.body"] = app(environ, lambda *_: list[bytes]().append)
     return environ
 
 
-def plain_environ() -> WSGIEnvironment:
-    environ: WSGIEnvironment = {}
-    setup_testing_defaults(environ)
-    return environ
-
-
 def plain_scope() -> Any:
     return Gateway("http", method="GET", query_string=b"").scope
-
-
-def scope_of(settings: Settings) -> Any:
-    """Return the scope of a request that is over."""
-    scope = plain_scope()
-    asyncio.run(asgi.PresenceMiddleware(silent, settings=settings)(scope, never, never))
-    return scope
-
-
-async def never(*_: object) -> Any:
-    raise AssertionError("called")
 
 
 # presence_of and visit_of
@@ -115,7 +97,8 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
 def test_every_request_leads_to_its_reader_and_visit(
     environ: WSGIEnvironment, memory: Settings
 ) -> None:
-    scope = scope_of(memory)
+    scope = plain_scope()  # of a request that is over
+    asyncio.run(asgi.PresenceMiddleware(silent, settings=memory)(scope, never, never))
     visit: Any
     for state, reader, found in zip(
         (environ, scope), (Presence, AsyncPresence), sources(environ, scope).values(), strict=True

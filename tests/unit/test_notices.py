@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain as chain_of
 from typing import Any
@@ -90,19 +91,17 @@ Open = Callable[..., Site]
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Open]:
+def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, stack: ExitStack) -> Open:
     """Opens a process of a site."""
 
     def make(identity: str = DEFAULT, /, **others: object) -> Site:
         given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
         given = {"identity": identity, "secret": SECRET, "session_secret": SECRET, **given}
-        sites.append(Site(Settings.from_env({}, **given), caplog))
-        return sites[-1]
+        one = Site(Settings.from_env({}, **given), caplog)
+        stack.callback(one.recorder.close)
+        return one
 
-    sites: list[Site] = []
-    yield make
-    for one in sites:
-        one.recorder.close()
+    return make
 
 
 # What visits show.

@@ -13,7 +13,7 @@ from click.testing import Result
 
 from tests.support.commands import run_command
 from tests.support.servers import environment
-from tests.support.terminal import COMMAND, Terminal
+from tests.support.terminal import COMMAND, MAIN, Terminal
 
 NOWHERE = {"PRESENCE_REDIS_URL": "redis://localhost:1"}
 
@@ -147,7 +147,7 @@ def test_output_stops_quietly_when_the_reader_closes_the_pipe(
     days = range(1, 11 if reader == "head -1" else 2)  # more than a pipe holds, or a moment of it
     log = tmp_path / "access.log"
     log.write_bytes(b"".join(line(0).replace(b"05/", b"%02d/" % day) for day in days))
-    command = f"{sys.executable} -c '{COMMAND[2]}' replay {option} {log} | {reader}"
+    command = f"{sys.executable} -c '{MAIN}' replay {option} {log} | {reader}"
     env = environment(**NOWHERE, PYTHONUNBUFFERED="")  # what is printed waits for the end
     ended = subprocess.run(command, shell=True, env=env, capture_output=True, text=True)
     assert ended.stdout.count("\n") == (reader == "head -1")

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any, Self
 from unittest.mock import Mock
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-from wsgiref.util import FileWrapper, setup_testing_defaults
+from wsgiref.util import FileWrapper
 from wsgiref.validate import validator
 
 import pytest
 
 from presence_middleware import Settings
 from presence_middleware.wsgi import PresenceMiddleware
+from tests.support.asking import plain_environ
 
 Wrap = Callable[[WSGIApplication], PresenceMiddleware]
 OURS = {"presence_middleware.presence", "presence_middleware.visit"}
@@ -23,8 +24,7 @@ class Gateway:
     """The server's side of one request: its environ, and as `start_response` what it is told."""
 
     def __init__(self, **more: Any) -> None:
-        self.environ: WSGIEnvironment = {"REMOTE_USER": "ann", "QUERY_STRING": "", **more}
-        setup_testing_defaults(self.environ)
+        self.environ = plain_environ(REMOTE_USER="ann", QUERY_STRING="", **more)
         self.calls: list[tuple[Any, ...]] = []
         self.write = list[bytes]().append
 
