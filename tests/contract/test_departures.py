@@ -349,9 +349,7 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -
     worker = start()
     worker.saw("ann")
     worker.clock.now += WINDOW + 300
-    (shard,) = worker.recorder.backend.stores["user"].all
-    # Another process cleans up, and forgets the processes that are silent.
-    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now))
+    worker.clean_up()  # as another process, which forgets the processes that are silent
     worker.did("bob", act=LEFT)
     worker.clock.now += 1
     worker.saw("bob")

@@ -12,7 +12,7 @@ from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.asking import State
-from tests.support.backends import Server
+from tests.support.backends import Server, send
 from tests.support.process import Process, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
@@ -49,8 +49,7 @@ def test_processes_with_different_windows_empty_no_room(start: Start) -> None:
     before.saw("ann", room="/t/1")
     before.clock.now += WINDOW + 50
     before.saw("bob", room="/t/1")
-    (shard,) = before.recorder.backend.stores["user"].all
-    before.recorder.backend.driver.run(shard.sweep(before.clock.now))  # as its upkeep does
+    before.sweep()  # as its upkeep does
     for worker in (before, after_deploy, before, after_deploy):
         assert room(worker) == ["bob"]
 
@@ -72,8 +71,7 @@ def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
     other.saw("bob", room="/t/2")
     one.clock.now += 0.25
     one.saw("bob")
-    (shard,) = one.recorder.backend.stores["user"].all
-    one.recorder.backend.driver.connect().delete(*(f"{shard.name}:{name}" for name in names))
+    one.run(send("DEL", *(f"{one.store.all[0].name}:{name}" for name in names)))
     assert room(one) == []
     for worker in (one, other):
         worker.saw("dan")  # finds the loss
@@ -86,10 +84,8 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Star
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     worker, people = start(**RULE), [f"user{number}" for number in range(400)]
     worker.saw(*people, room="/t/1")
-    driver, (shard,) = worker.recorder.backend.driver, worker.recorder.backend.stores["user"].all
-    driver.connect().zrem(f"{shard.name}:seen", *people[:300])
-    for _ in range(20):
-        driver.run(shard.clean_up(worker.clock.now))
+    worker.run(send("ZREM", f"{worker.store.all[0].name}:seen", *people[:300]))
+    worker.clean_up()
     assert room(worker) == sorted(people[300:])
 
 
@@ -280,14 +276,14 @@ class Crowd(Process):
         super().__init__(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
         self.prefix = f"{prefix}:user"
         self.redis = self.recorder.backend.driver.connect()
-        self.shard = self.recorder.backend.stores["user"].all[0]
+        self.shard = self.store.all[0]
 
     def enter(self, name: str, number: int, rooms: int = 1) -> None:
         """So many people enter rooms in turn. All but the first as the script would write them."""
         moment = int(self.clock.now * 1e6)
         move: Move = room_number("/t/0"), moment
         seen = [(f"{name}0", moment, moment, move)][:number]
-        self.recorder.backend.driver.run(self.shard.write(seen, []))
+        self.run(self.shard.write(seen, []))
         numbers = [room_number(f"/t/{room}") for room in range(rooms)]
         for start in range(1, number, 10_000):
             some = range(start, min(start + 10_000, number))
@@ -373,7 +369,7 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     for name, step in steps.items():
         monkeypatch.setattr(sorted_set, name, step)
     crowd.turn_over(30, 20)
-    run, now, room = crowd.recorder.backend.driver.run, crowd.clock.now, room_number("/t/0")
+    run, now, room = crowd.run, crowd.clock.now, room_number("/t/0")
     shard, expected, batches = crowd.shard, {f"here{n}" for n in range(20)}, 0
     plan: Any = shard.online_in_room(room, now, 100)
     if wanted == "a number":
