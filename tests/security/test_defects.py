@@ -30,6 +30,7 @@ from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import never
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import Clock
 
@@ -248,9 +249,6 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
     Without a lifespan, the request raises the error.
     """
     sent: list[Any] = []
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -125,6 +125,11 @@ def nothing(_: State) -> None:
     """An inner layer that does nothing."""
 
 
+async def never(*_: object) -> Any:
+    """An app that is never asked, or what it never receives or sends."""
+    raise AssertionError
+
+
 def ask_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> Identity | None:
     """Return the identity that a WSGI app receives after an inner layer changed the environ."""
 
@@ -146,9 +151,6 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
     async def app(scope: asgi.Scope, *_: object) -> None:
         inner(scope)
         seen.append(scope["presence_middleware.visit"].identity)
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     seen: list[Identity | None] = []
     call = asgi.PresenceMiddleware(app, settings=settings)(request.scope(), never, never)
