@@ -18,7 +18,7 @@ import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
-from presence_middleware.recorder import recorder_for
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
@@ -178,6 +178,18 @@ def unwritten(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Se
         return made
 
     return make
+
+
+@pytest.fixture
+def recording(unwritten: Callable[..., Settings], stack: ExitStack) -> Callable[..., Recorder]:
+    """Opens recorders of such sites, without their threads."""
+
+    def open_recorder(clock: Callable[[], float] | None = None, **given: Any) -> Recorder:
+        recorder = Recorder(unwritten(**given), clock=clock, background=False)
+        stack.callback(recorder.close)
+        return recorder
+
+    return open_recorder
 
 
 @pytest.fixture(params=list(STORES))

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -274,10 +275,10 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
-    valkey: Server, prefix: str, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
+    recording: Callable[..., Recorder], store: str, act: Act, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it takes less time than the bounds of the server's clock are apart."""
-    recorder = Recorder(settings(valkey.url, prefix, store=store), background=False)
+    recorder = recording(store=store)
     clock, now = recorder.backend.clock, recorder.stamp()
     with monkeypatch.context() as patched:
         patched.setattr(clock, "stamp", cycle([now - 5, now + 5]).__next__)
@@ -290,7 +291,6 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
         assert recorder.flush()
         assert not presence.is_online("ann")
-    recorder.close()
 
 
 # What a server has lost.

@@ -27,10 +27,10 @@ def room(worker: Process, name: str = "/t/1", kind: str = "user") -> list[str]:
     return ids
 
 
-def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
+def test_a_logout_and_a_page_right_after_it_is_a_room(recording: Callable[..., Recorder]) -> None:
     """By the clock of the server, the page may seem to be the earlier of the two."""
-    given = settings(valkey.url, prefix, rooms="/t/{topic}", flush_interval="3m")
-    worker, presence = Recorder(given, background=False), Presence(given)
+    worker = recording(**RULE)
+    presence = Presence(worker.settings)
     for _ in range(20):
         for room in ("/t/1", "/t/2"):
             stamp = worker.stamp()
@@ -39,7 +39,6 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
             worker.record(("user", "ann"), stamp + 1e-9, room=entrance)
             assert worker.flush()
             assert presence.count(room=room) == 1
-    worker.close()
 
 
 def test_processes_with_different_windows_empty_no_room(start: Start) -> None:
