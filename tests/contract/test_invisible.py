@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
-import httpx
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, wsgi
@@ -16,7 +15,7 @@ from tests.support.asking import State, exchange_wsgi
 from tests.support.backends import Server, client_of
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import Call
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Clock, ask_board
 
 TOKEN = "the-token-of-the-board"
 SECRET = "of-both-sites-alike"
@@ -194,16 +193,7 @@ def answers(site: Site) -> dict[str, object]:
 
 def board(site: Site, path: str, token: str = TOKEN) -> tuple[int, str]:
     """Return the status and the body of a page of the board."""
-
-    def app(environ: Any, start_response: Any) -> Any:
-        raise AssertionError
-
-    wrapped = wsgi.PresenceMiddleware(app, settings=site.settings, clock=site.clock)
-    transport = httpx.WSGITransport(wrapped)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
-        response = client.get(f"/board{path}")
-    wrapped.recorder.close()
+    response = ask_board(site.settings, site.clock, path, token)
     return response.status_code, response.text
 
 

@@ -7,7 +7,9 @@ from typing import Any, cast
 from wsgiref.types import WSGIApplication
 from wsgiref.util import setup_testing_defaults
 
-from presence_middleware import AsyncPresence, Presence, Settings
+import httpx
+
+from presence_middleware import AsyncPresence, Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
 from tests.support.asking import exchange_wsgi
 from tests.support.backends import client_of
@@ -119,3 +121,14 @@ def get(app: WSGIApplication, **environ: str) -> str:
     request: dict[str, Any] = {**environ}
     setup_testing_defaults(request)
     return exchange_wsgi(app, request).body.decode()
+
+
+def ask_board(settings: Settings, clock: Clock, path: str, token: str = "") -> httpx.Response:
+    """The answer of the board of a new process."""
+    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.WSGITransport(app)
+    with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
+        answer = client.get(f"{settings.board_path}{path}")
+    app.recorder.close()
+    return answer
