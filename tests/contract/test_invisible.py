@@ -12,7 +12,7 @@ import pytest
 from presence_middleware import Presence, QueryError, Settings, wsgi
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State, exchange_wsgi
-from tests.support.backends import Server, client_of
+from tests.support.backends import Server, client_of, content_of
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import Call
 from tests.support.timed_site import Clock, ask_board
@@ -147,15 +147,12 @@ def contents(site: Site) -> dict[str, object]:
     found: dict[str, object] = {}
     client, prefix = client_of(site.settings.redis_url), site.settings.prefix
     for raw in client.scan_iter(match=f"{prefix}:*", count=1000):
-        name, kind = raw.decode().removeprefix(prefix), client.type(raw)
-        if kind == b"zset":
-            members = client.zrange(raw, 0, -1, withscores=True)
-            # The names of processes are random.
-            found[name] = [score for _, score in members] if name.endswith(":writers") else members
-        elif kind == b"set":
-            found[name] = client.smembers(raw)
-        elif name != ":upkeep":  # another random name
-            found[name] = client.hgetall(raw) if kind == b"hash" else client.get(raw)
+        name, content = raw.decode().removeprefix(prefix), content_of(client, raw)
+        # The names of processes are random.
+        if name.endswith(":writers"):
+            content = [score for _, score in content]
+        if name != ":upkeep":
+            found[name] = content
     return found
 
 

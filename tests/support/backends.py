@@ -39,6 +39,16 @@ def client_of(url: RedisURL) -> Any:
     return driver(url, RedisHealth(1.0)).connect()
 
 
+def content_of(client: Any, key: bytes) -> Any:
+    """Return what a key holds: pairs of a member and its score, members, a hash or a text."""
+    kind = client.type(key)
+    if kind == b"zset":
+        return client.zrange(key, 0, -1, withscores=True)
+    if kind == b"set":
+        return client.smembers(key)
+    return client.hgetall(key) if kind == b"hash" else client.get(key)
+
+
 def send(*command: Any) -> Plan[Any]:
     """Send a command, and return its reply."""
     (reply,) = yield Batch((command,))
