@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -41,7 +40,7 @@ from presence_middleware.stores import Batch, Plan, keys
 from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import Server, by_trips, client_of, wait_until
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, ask_board
@@ -476,16 +475,13 @@ def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     plan = read_history(presence.backend.queries, "user", step_for(hours, MAX_POINTS))
     trips: list[list[bytes]] = []  # the replies of each that reads samples
 
-    def observed() -> Plan[None]:
-        replies: Any = None
-        with suppress(StopIteration):
-            while True:
-                batch: Batch = plan.send(replies)
-                replies = yield batch
-                if batch.commands[0][0] == "EVAL":
-                    trips.append(replies)
+    def trip(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        if batch.commands[0][0] == "EVAL":
+            trips.append(replies)
+        return replies
 
-    presence.run(observed())
+    presence.run(by_trips(plan, trip))
     assert max(map(len, trips)) <= 16
     points = [sum(len(reply.split()) // 2 for reply in trip) for trip in trips]
     assert max(points) <= POINTS_A_TRIP

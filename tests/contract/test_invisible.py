@@ -222,13 +222,6 @@ def test_an_invisible_person_leaves_nothing_under_user(
     assert shown["count"] == 1
 
 
-def ids_under_user(site: Site) -> set[bytes]:
-    """Return the members of all sorted sets of the kind `user`."""
-    found = contents(site)
-    keys = [found.get(f":user:{name}", []) for name in ("seen", "left", "gone")]
-    return {member for members in keys if isinstance(members, list) for member, _ in members}
-
-
 def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
     valkey: Server, prefix: str
 ) -> None:

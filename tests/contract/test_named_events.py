@@ -24,11 +24,11 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Command, Plan, keys
+from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
-from tests.support.backends import Server, send, wait_until
+from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.timed_site import settings
 
 GIVEN: dict[str, Any] = {"events": "user, guest"}
@@ -311,24 +311,16 @@ class PartlyAway:
         self.away = ""
 
     def run(self, plan: Plan[Any]) -> Any:
-        return self._driver.run(self._guarded(plan))
+        return self._driver.run(by_trips(plan, self._ask_who_is_there))
 
-    def _guarded(self, plan: Plan[Any]) -> Plan[Any]:
-        replies: Any = None
-        while True:
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return end.value
-            away = list(map(self._is_away, batch.commands))
-            if any(away) and not batch.is_tolerant:
-                raise PresenceUnavailable("this node is away")
-            there = [
-                each for each, is_away in zip(batch.commands, away, strict=True) if not is_away
-            ]
-            answers = iter((yield batch._replace(commands=tuple(there))))
-            error = PresenceUnavailable("this node is away")
-            replies = [error if is_away else next(answers) for is_away in away]
+    def _ask_who_is_there(self, batch: Batch) -> Plan[Any]:
+        error = PresenceUnavailable("this node is away")
+        away = list(map(self._is_away, batch.commands))
+        if any(away) and not batch.is_tolerant:
+            raise error
+        there = [each for each, is_away in zip(batch.commands, away, strict=True) if not is_away]
+        answers = iter((yield batch._replace(commands=tuple(there))))
+        return [error if is_away else next(answers) for is_away in away]
 
     def _is_away(self, command: Command) -> bool:
         return bool(self.away) and any(str(each).startswith(self.away) for each in command)

@@ -9,10 +9,10 @@ import pytest
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.rooms import Room
-from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
+from presence_middleware.stores import Act, Batch, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.asking import State
-from tests.support.backends import Server, send
+from tests.support.backends import Server, by_trips, send
 from tests.support.process import Process, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
@@ -374,28 +374,22 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     if wanted == "a number":
         plan = shard.count_in_room(room, now)
 
-    def interrupted() -> Plan[Any]:
+    def trip(batch: Batch) -> Plan[Any]:
         nonlocal batches
-        batch = next(plan)
-        while True:
-            replies = yield batch
-            if isinstance(replies[0], ScriptMissing):  # of the first read of a server
-                batch = plan.send(replies)
-                replies = yield batch
-            batches += 1
-            if between_pages == "a logout" and batches == 1:
-                last = replies[0][1].decode()  # the id after which to go on
-                run(shard.write([], [(Act.LEFT, last, int(now * 1e6), None)]))
-                expected.discard(last)
-            elif "sweep" in between_pages:
-                while run(shard.sweep(now)) and between_pages == "all sweeps":
-                    pass
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return end.value
+        replies = yield batch
+        if isinstance(replies[0], ScriptMissing):  # of the first read of a server
+            return replies
+        batches += 1
+        if between_pages == "a logout" and batches == 1:
+            last = replies[0][1].decode()  # the id after which to go on
+            run(shard.write([], [(Act.LEFT, last, int(now * 1e6), None)]))
+            expected.discard(last)
+        elif "sweep" in between_pages:
+            while run(shard.sweep(now)) and between_pages == "all sweeps":
+                pass
+        return replies
 
-    result = run(interrupted())
+    result = run(by_trips(plan, trip))
     assert batches > 1
     assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
 

@@ -55,6 +55,17 @@ def send(*command: Any) -> Plan[Any]:
     return reply
 
 
+def by_trips(plan: Plan[Any], trip: Callable[[Batch], Plan[Any]]) -> Plan[Any]:
+    """Run a plan whose batches a test sends in its own way: `trip` returns the replies to one."""
+    replies: Any = None
+    while True:
+        try:
+            batch = plan.send(replies)
+        except StopIteration as end:
+            return end.value
+        replies = yield from trip(batch)
+
+
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits for a condition, never for a time; fails when it does not come true."""
     deadline = time.monotonic() + seconds
