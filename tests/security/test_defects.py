@@ -5,7 +5,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -28,10 +28,11 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
+from presence_middleware.stores import Batch, Plan
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import never
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, by_trips, wait_until
 from tests.support.timed_site import Clock
 
 BOB = {"HTTP_X_USER": "bob"}
@@ -111,22 +112,16 @@ def test_a_slow_first_connection_does_not_widen_the_clock() -> None:
     clock = ServerClock(RedisHealth(), lambda: now)
     clock.is_server_time = True
 
-    def batches(plan: Generator[Any, Any, None]) -> int:
-        """How many batches the plan sends; the replies are late."""
+    def late(batch: Batch) -> Plan[Any]:
         nonlocal now
-        sent, replies = 0, None
-        try:
-            while True:
-                plan.send(replies)
-                sent, now = sent + 1, now + next(delays)
-                replies = [(1_700_000_000 + int(now), 0)]
-        except StopIteration:
-            return sent
+        yield batch
+        now += next(delays)
+        return [(1_700_000_000 + int(now), 0)]
 
-    assert batches(clock.synchronise()) == 2
+    assert len(list(by_trips(clock.synchronise(), late))) == 2, "round trips"
     low, high = clock.bounds
     assert high - low == pytest.approx(1000, abs=1)
-    assert batches(clock.synchronise()) == 0
+    assert not list(by_trips(clock.synchronise(), late))
 
 
 def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> None:
