@@ -189,7 +189,7 @@ def log_out(ask: Ask, given: Settings, name: str) -> None:
 @pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
-    own: Server, prefix: str, store: str, ask: Ask
+    own: Server, client: Any, prefix: str, store: str, ask: Ask
 ) -> None:
     given = by_header(own.url, prefix, store=store)
     waiting = by_header(own.url, prefix, store=store, flush_interval="3m")
@@ -198,8 +198,7 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     for name in ("ann", "bob", "cid"):
         comes(app.recorder, name)
     assert app.recorder.flush()
-    with redis.Redis.from_url(own.url) as client:
-        client.save()
+    client.save()
     own.stop()
     comes(elsewhere, "ann")  # before the logout, on another worker
     comes(app.recorder, "cid")
