@@ -24,7 +24,7 @@ from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
 from tests.support.leftovers import drop_leftovers
-from tests.support.process import Process
+from tests.support.process import Process, Recording, Start
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -181,7 +181,7 @@ def unwritten(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Se
 
 
 @pytest.fixture
-def recording(unwritten: Callable[..., Settings], stack: ExitStack) -> Callable[..., Recorder]:
+def recording(unwritten: Callable[..., Settings], stack: ExitStack) -> Recording:
     """Opens recorders of such sites, without their threads."""
 
     def open_recorder(clock: Callable[[], float] | None = None, **given: Any) -> Recorder:
@@ -211,7 +211,7 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 
 
 @pytest.fixture
-def start(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Process]:
+def start(valkey: Server, prefix: str, stack: ExitStack) -> Start:
     """Starts processes of a site, by default on the Valkey server, which end with the test."""
 
     def start(url: str = valkey.url, **given: Any) -> Process:

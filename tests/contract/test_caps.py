@@ -2,7 +2,6 @@
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from presence_middleware.recorder.guests import Guests
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
+from tests.support.process import Recording
 from tests.support.timed_site import WINDOW, Clock
 
 
@@ -226,9 +226,6 @@ def test_a_private_peer_has_no_quota_and_a_client_has_one(
 
 
 # Through a recorder: what is counted and said.
-
-
-Recording = Callable[..., Recorder]
 
 
 def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: str) -> Any:

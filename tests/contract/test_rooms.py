@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
 from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Batch, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.asking import State
 from tests.support.backends import Server, by_trips, send
-from tests.support.process import Process, Start
+from tests.support.process import Process, Recording, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
 
@@ -27,7 +27,7 @@ def room(worker: Process, name: str = "/t/1", kind: str = "user") -> list[str]:
     return ids
 
 
-def test_a_logout_and_a_page_right_after_it_is_a_room(recording: Callable[..., Recorder]) -> None:
+def test_a_logout_and_a_page_right_after_it_is_a_room(recording: Recording) -> None:
     """By the clock of the server, the page may seem to be the earlier of the two."""
     worker = recording(**RULE)
     presence = Presence(worker.settings)

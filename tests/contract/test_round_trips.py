@@ -10,10 +10,10 @@ import redis.asyncio
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.connections.loops import in_thread
-from presence_middleware.recorder import Recorder
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.process import Recording
 from tests.support.timed_site import IDENTITY
 
 Sent = list[list[list[Any]]]
@@ -99,9 +99,7 @@ def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
     assert (len(hops), len(sent)) == (1, 2)
 
 
-def test_a_flush_over_many_shards_is_one_round_trip(
-    recording: Callable[..., Recorder], sent: Sent
-) -> None:
+def test_a_flush_over_many_shards_is_one_round_trip(recording: Recording, sent: Sent) -> None:
     recorder = recording(identity=IDENTITY, shards=64)
     for _ in range(2):
         for number in range(500):
@@ -121,7 +119,7 @@ def test_a_flush_over_many_shards_is_one_round_trip(
     ],
 )
 def test_a_site_without_rooms_sends_none_and_only_a_page_sends_a_move(
-    recording: Callable[..., Recorder],
+    recording: Recording,
     sent: Sent,
     prefix: str,
     *,

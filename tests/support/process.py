@@ -103,3 +103,5 @@ class Process:
 
 Start = Callable[..., Process]
 """Starts a process of a site at a URL."""
+Recording = Callable[..., Recorder]
+"""Opens a recorder of a site, without its thread."""
