@@ -22,7 +22,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
-from tests.support.process import Recording, Start
+from tests.support.process import Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings
@@ -273,10 +273,10 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
-    recording: Recording, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, prefix: str, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it takes less time than the bounds of the server's clock are apart."""
-    recorder = recording(store=store)
+    recorder = Recorder(settings(valkey.url, prefix, store=store), background=False)
     clock, now = recorder.backend.clock, recorder.stamp()
     with monkeypatch.context() as patched:
         patched.setattr(clock, "stamp", cycle([now - 5, now + 5]).__next__)
@@ -289,6 +289,7 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
         assert recorder.flush()
         assert not presence.is_online("ann")
+    recorder.close()
 
 
 # What a server has lost.
