@@ -18,13 +18,13 @@ import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
-from presence_middleware.recorder import recorder_for
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
 from tests.support.leftovers import drop_leftovers
-from tests.support.process import Process
+from tests.support.process import Process, Recording, Start
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -180,6 +180,18 @@ def unwritten(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Se
     return make
 
 
+@pytest.fixture
+def recording(unwritten: Callable[..., Settings], stack: ExitStack) -> Recording:
+    """Opens recorders of such sites, without their threads."""
+
+    def open_recorder(clock: Callable[[], float] | None = None, **given: Any) -> Recorder:
+        recorder = Recorder(unwritten(**given), clock=clock, background=False)
+        stack.callback(recorder.close)
+        return recorder
+
+    return open_recorder
+
+
 @pytest.fixture(params=list(STORES))
 def store(request: pytest.FixtureRequest) -> str:
     """Every store in turn."""
@@ -199,7 +211,7 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 
 
 @pytest.fixture
-def start(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Process]:
+def start(valkey: Server, prefix: str, stack: ExitStack) -> Start:
     """Starts processes of a site, by default on the Valkey server, which end with the test."""
 
     def start(url: str = valkey.url, **given: Any) -> Process:

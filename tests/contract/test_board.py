@@ -19,7 +19,7 @@ import httpx
 import pytest
 import redis
 
-from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi, wsgi
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
 from presence_middleware.backend import Backend
 from presence_middleware.board import Response
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
@@ -36,14 +36,14 @@ from presence_middleware.board.history import (
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.drivers import at_once, close_async_clients
 from presence_middleware.request import WsgiRequest
-from presence_middleware.stores import Batch, Command, Plan, keys
+from presence_middleware.stores import Batch, Plan, keys
 from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import Server, by_trips, client_of, wait_until
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, Clock
+from tests.support.timed_site import NOON, Clock, ask_board
 
 NOBODY = {"counts": {"user": 0, "guest": 0, "bot": 0}}
 OUTAGE = {"error": "Redis does not answer"}
@@ -69,9 +69,6 @@ class Reads:
     def run(self, plan: Plan[Any]) -> Response:
         self.count += 1
         return ANSWER
-
-    async def run_async(self, plan: Plan[Any]) -> Response:
-        return self.run(plan)
 
 
 class Claims:
@@ -413,10 +410,7 @@ def points(answer: dict[str, Any]) -> list[tuple[int, int]]:
 
 def asked(settings: Settings, path: str, clock: Clock | None = None) -> httpx.Response:
     """Return the answer of a new process."""
-    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock or Clock(NOON))
-    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
-        answer = client.get(f"/presence{path}")
-    app.recorder.close()
+    answer = ask_board(settings, clock or Clock(NOON), path)
     assert answer.status_code == 200, answer.text
     return answer
 
@@ -477,35 +471,21 @@ def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
     site = settings(valkey.url, prefix, 3660)
     write(site, walk(9))
-    _, trips = read(site, step_for(hours, MAX_POINTS))
-    assert max(len(trip) for trip in trips) <= 16
-    points = [sum(len(reply.split()) // 2 for _, reply in trip) for trip in trips]
+    presence = Presence(site, clock=Clock(NOON))
+    plan = read_history(presence.backend.queries, "user", step_for(hours, MAX_POINTS))
+    trips: list[list[bytes]] = []  # the replies of each that reads samples
+
+    def trip(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        if batch.commands[0][0] == "EVAL":
+            trips.append(replies)
+        return replies
+
+    presence.run(by_trips(plan, trip))
+    assert max(map(len, trips)) <= 16
+    points = [sum(len(reply.split()) // 2 for reply in trip) for trip in trips]
     assert max(points) <= POINTS_A_TRIP
     assert 0 < sum(points) <= MAX_POINTS
-
-
-Trip = list[tuple[Command, bytes]]
-"""The commands of a round trip that read samples, with their replies."""
-
-
-def read(settings: Settings, step: int) -> tuple[HighestMinutes, list[Trip]]:
-    """Read the history of users, and return also the round trips."""
-    presence, trips = Presence(settings, clock=Clock(NOON)), list[Trip]()
-
-    def observed(plan: Plan[HighestMinutes]) -> Plan[HighestMinutes]:
-        replies: Any = None
-        while True:
-            try:
-                batch: Batch = plan.send(replies)
-            except StopIteration as end:
-                found: HighestMinutes = end.value
-                return found
-            replies = yield batch
-            if batch.commands[0][0] == "EVAL":
-                trips.append(list(zip(batch.commands, replies, strict=True)))
-
-    plan = read_history(presence.backend.queries, "user", step)
-    return presence.run(observed(plan)), trips
 
 
 @pytest.mark.parametrize("hours", [1, 24, 168, MONTHS * 24])

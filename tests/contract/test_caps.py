@@ -16,7 +16,7 @@ from presence_middleware.recorder.guests import Guests
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
-from tests.support.backends import Server
+from tests.support.process import Recording
 from tests.support.timed_site import WINDOW, Clock
 
 
@@ -228,12 +228,6 @@ def test_a_private_peer_has_no_quota_and_a_client_has_one(
 # Through a recorder: what is counted and said.
 
 
-@pytest.fixture
-def recorder(settings: Any) -> Recorder:
-    """A recorder with the settings of the site, without its thread."""
-    return Recorder(settings, background=False)
-
-
 def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: str) -> Any:
     """Who a request is found to be from."""
     said = {"REMOTE_ADDR": address, "HTTP_USER_AGENT": browser, **environ}
@@ -243,8 +237,9 @@ def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: st
 
 
 def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
+    recording: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
+    recorder = recording()
     with caplog.at_level(logging.WARNING, "presence_middleware"):
         for n in range(250):
             asks(recorder, f"browser {n}")
@@ -262,22 +257,21 @@ def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     assert "2001:db8" not in caplog.text
 
 
-def test_who_enters_a_room_is_within_the_quota(valkey: Server, prefix: str) -> None:
-    settings = timed_site.settings(valkey.url, prefix, rooms="named", flush_interval="3m")
-    recorder = Recorder(settings, background=False)
+def test_who_enters_a_room_is_within_the_quota(recording: Recording) -> None:
+    recorder = recording(rooms="named")
     for n in range(250):
         visit = WsgiVisit(recorder, {"REMOTE_ADDR": ADDRESS, "HTTP_USER_AGENT": f"browser {n}"})
         visit.note()
         visit.enter("chat:7")
         visit.end()
     assert recorder.flush()
-    assert Presence(settings).count("guest", room="chat:7") == guests.QUOTA
-    assert Presence(settings).count("guest") == guests.QUOTA
-    recorder.close()
+    presence = Presence(recorder.settings)
+    assert presence.count("guest", room="chat:7") == presence.count("guest") == guests.QUOTA
 
 
-def test_users_visits_and_other_guests_share_no_quota(recorder: Recorder, presence: Any) -> None:
+def test_users_visits_and_other_guests_share_no_quota(recording: Recording) -> None:
     """An office: all users are recorded, and leave the guests of their address the quota."""
+    recorder = recording()
     for n in range(250):
         assert asks(recorder, f"browser {n}", REMOTE_USER=f"user{n}") == ("user", f"user{n}")
     assert recorder.stats().dropped == {}
@@ -285,7 +279,7 @@ def test_users_visits_and_other_guests_share_no_quota(recorder: Recorder, presen
         asks(recorder, f"forged {n}")
     asks(recorder, "browser", REMOTE_USER="late")
     assert recorder.flush()
-    assert presence.counts() == {"user": 251, "guest": guests.QUOTA, "bot": 0}
+    assert Presence(recorder.settings).counts() == {"user": 251, "guest": guests.QUOTA, "bot": 0}
 
 
 @pytest.mark.parametrize(
@@ -304,23 +298,19 @@ def test_users_visits_and_other_guests_share_no_quota(recorder: Recorder, presen
     ],
 )
 def test_a_request_past_the_quota_is_counted_once(
-    valkey: Server, prefix: str, *, given: Any, address: Any, headers: Any, dropped: Any
+    recording: Recording, given: Any, address: Any, headers: Any, dropped: Any
 ) -> None:
-    given = {**given, "secret": "0123456789abcdef", "flush_interval": "3m"}
-    recorder = Recorder(timed_site.settings(valkey.url, prefix, **given), background=False)
+    recorder = recording(**given, secret="0123456789abcdef")
     for n in range(250):
         asks(recorder, f"browser {n}", address, HTTP_COOKIE=f"sid=forged{n}", **headers)
     assert recorder.stats().recorded == 250
     assert recorder.stats().dropped == dropped
-    recorder.close()
 
 
-def test_equal_values_of_two_sources_are_different_ids(valkey: Server, prefix: str) -> None:
+def test_equal_values_of_two_sources_are_different_ids(recording: Recording) -> None:
     """Otherwise the value of a cookie that must be hashed could be stored as it is."""
     given = {"identity": "member=cookie:name:raw, guest=cookie:sid", "secret": "0123456789abcdef"}
-    settings = timed_site.settings(valkey.url, prefix, **given)
-    recorder = Recorder(settings, background=False)
+    recorder = recording(**given, bots="off")
     assert asks(recorder, "", HTTP_COOKIE="name=same") == ("member", "same")
     kind, id = asks(recorder, "", HTTP_COOKIE="sid=same")
     assert (kind, len(id)) == ("guest", 32)
-    recorder.close()

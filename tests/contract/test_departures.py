@@ -1,6 +1,5 @@
 """What people did in any order, amid outages and losses of data, is what counts."""
 
-import asyncio
 import time
 import uuid
 from itertools import cycle
@@ -12,18 +11,18 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
-from tests.support.asking import never
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
 from tests.support.process import Start
+from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings, visit
 
@@ -70,11 +69,6 @@ class Outage:
         patch.setattr(Driver, "run", failing)
 
 
-@pytest.fixture
-def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
-    return Outage(monkeypatch)
-
-
 def in_order(deeds: list[Deed]) -> Model:
     """What a store holds to which each deed was written by itself, in the order of time."""
     window = int(WINDOW) * SECOND
@@ -103,7 +97,11 @@ def lost_again(*acts: Act, how: str) -> list[Deed]:
     return [("ann", SEEN, 10, "write"), *deeds]
 
 
-def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> None:
+def test_what_was_reported_is_what_happened(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(monkeypatch)
+
     @examples(
         max_examples=150,
         suppress_health_check=list(HealthCheck),
@@ -175,26 +173,17 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
     assert worker.online() == []
 
 
-def asgi_logout(given: Settings, name: str) -> None:
-    async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        await scope["presence_middleware.presence"].leave(name)
-
-    scope = {"type": "http", "path": "/logout", "headers": []}
-    asyncio.run(asgi.PresenceMiddleware(app, settings=given)(scope, never, never))
-
-
-def wsgi_logout(given: Settings, name: str) -> None:
-    def app(environ: dict[str, Any], _: object) -> list[bytes]:
-        environ["presence_middleware.presence"].leave(name)
-        return []
-
-    wsgi.PresenceMiddleware(app, settings=given)({"PATH_INFO": "/logout"}, lambda *_: None)  # type: ignore[arg-type]
+def log_out(ask: Ask, given: Settings, name: str) -> None:
+    """Have a handler take somebody offline."""
+    call = Call(path="/logout")
+    call.before = lambda state: state["presence_middleware.presence"].leave(name)
+    ask(given, call)
 
 
-@pytest.mark.parametrize("log_out", [wsgi_logout, asgi_logout])
+@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
-    own: Server, prefix: str, store: str, log_out: Any
+    own: Server, client: Any, prefix: str, store: str, ask: Ask
 ) -> None:
     given = by_header(own.url, prefix, store=store)
     waiting = by_header(own.url, prefix, store=store, flush_interval="3m")
@@ -203,8 +192,7 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     for name in ("ann", "bob", "cid"):
         visit(app.recorder, name)
     assert app.recorder.flush()
-    with redis.Redis.from_url(own.url) as client:
-        client.save()
+    client.save()
     own.stop()
     visit(elsewhere, "ann")  # before the logout, on another worker
     visit(app.recorder, "cid")
@@ -212,7 +200,7 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     with Stopwatch() as watch:
         for _ in range(10):
             for name in ("ann", "bob"):
-                log_out(given, name)
+                log_out(ask, given, name)
     assert watch.seconds < 0.5  # one timeout
     visit(app.recorder, "bob")  # and in again
     own.start()
@@ -342,9 +330,7 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -
     worker = start()
     worker.saw("ann")
     worker.clock.now += WINDOW + 300
-    (shard,) = worker.recorder.backend.stores["user"].all
-    # Another process cleans up, and forgets the processes that are silent.
-    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now))
+    worker.clean_up()  # as another process, which forgets the processes that are silent
     worker.did("bob", act=LEFT)
     worker.clock.now += 1
     worker.saw("bob")

@@ -383,24 +383,23 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
     command = [*COMMAND, "follow", str(log.path), "--since", "5m", "--board", f"{host}:{port}"]
     process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.DEVNULL)
     with process, httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client:
-        wait_until(_answers(client, {"user": 1, "guest": 0, "bot": 0}), 60)
+        wait_until(lambda: _shows(client, 1), 60)
         assert client.get("/").headers["location"] == "/presence"
         assert "Who is online" in client.get("/presence").text
         log.write(line(time.time(), "bob"))
-        wait_until(_answers(client, {"user": 2, "guest": 0, "bot": 0}), 60)
+        wait_until(lambda: _shows(client, 2), 60)
         process.send_signal(signum)
         assert process.wait(30) == 0
     assert Presence(Settings.from_env(variables)).is_online("bob")
 
 
-def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]:
-    def answers() -> bool:
-        try:
-            return bool(client.get("/presence/counts").json()["counts"] == counts)
-        except httpx.TransportError:
-            return False
-
-    return answers
+def _shows(client: httpx.Client, users: int) -> bool:
+    """Return whether a board shows so many users, and nobody else."""
+    try:
+        counts = client.get("/presence/counts").json()["counts"]
+    except httpx.TransportError:
+        return False
+    return bool(counts == {"user": users, "guest": 0, "bot": 0})
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
-import httpx
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, wsgi
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State, exchange_wsgi
-from tests.support.backends import Server, client_of
+from tests.support.backends import Server, client_of, content_of
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import Call
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Clock, ask_board
 
 TOKEN = "the-token-of-the-board"
 SECRET = "of-both-sites-alike"
@@ -148,15 +147,12 @@ def contents(site: Site) -> dict[str, object]:
     found: dict[str, object] = {}
     client, prefix = client_of(site.settings.redis_url), site.settings.prefix
     for raw in client.scan_iter(match=f"{prefix}:*", count=1000):
-        name, kind = raw.decode().removeprefix(prefix), client.type(raw)
-        if kind == b"zset":
-            members = client.zrange(raw, 0, -1, withscores=True)
-            # The names of processes are random.
-            found[name] = [score for _, score in members] if name.endswith(":writers") else members
-        elif kind == b"set":
-            found[name] = client.smembers(raw)
-        elif name != ":upkeep":  # another random name
-            found[name] = client.hgetall(raw) if kind == b"hash" else client.get(raw)
+        name, content = raw.decode().removeprefix(prefix), content_of(client, raw)
+        # The names of processes are random.
+        if name.endswith(":writers"):
+            content = [score for _, score in content]
+        if name != ":upkeep":
+            found[name] = content
     return found
 
 
@@ -194,16 +190,7 @@ def answers(site: Site) -> dict[str, object]:
 
 def board(site: Site, path: str, token: str = TOKEN) -> tuple[int, str]:
     """Return the status and the body of a page of the board."""
-
-    def app(environ: Any, start_response: Any) -> Any:
-        raise AssertionError
-
-    wrapped = wsgi.PresenceMiddleware(app, settings=site.settings, clock=site.clock)
-    transport = httpx.WSGITransport(wrapped)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
-        response = client.get(f"/board{path}")
-    wrapped.recorder.close()
+    response = ask_board(site.settings, site.clock, path, token)
     return response.status_code, response.text
 
 
@@ -233,13 +220,6 @@ def test_an_invisible_person_leaves_nothing_under_user(
     rooms = [dict(keys.get(f":{kind}:at", ())) for kind in ("user", "invisible")]  # type: ignore[call-overload]
     assert [HIDDEN.encode() in room for room in rooms] == [False, store == "sorted-set"]
     assert shown["count"] == 1
-
-
-def ids_under_user(site: Site) -> set[bytes]:
-    """Return the members of all sorted sets of the kind `user`."""
-    found = contents(site)
-    keys = [found.get(f":user:{name}", []) for name in ("seen", "left", "gone")]
-    return {member for members in keys if isinstance(members, list) for member, _ in members}
 
 
 def test_forget_erases_the_past_of_a_person_who_becomes_invisible(

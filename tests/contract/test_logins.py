@@ -25,7 +25,7 @@ from presence_middleware import Identity, Presence, QueryError, Settings, asgi, 
 from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
 from tests.support.statuses import (
@@ -654,9 +654,6 @@ def test_outer_layers_read_what_inner_layers_have_set(path: str, site: Site) -> 
     async def app(scope: State, _: Any, __: Any) -> None:
         scope["route"] = "found"
         raise ValueError("boom")
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
 
     scope = {"type": "http", "path": path, "headers": []}
     with pytest.raises(ValueError, match="boom"):

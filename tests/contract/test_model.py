@@ -345,25 +345,6 @@ class Machine(RuleBasedStateMachine):
         self.stack.close()
 
 
-def check(
-    place: Backend, store: str, mode: str, features: str, examples: int, *, is_random: bool
-) -> None:
-    """Run the machine; print the steps of the first history that fails."""
-    given = {"url": place.url, "shards": place.shards, "store": store, "mode": mode}
-    run_state_machine_as_test(
-        type("Machine", (Machine,), {**given, "features": FEATURES[features]}),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=20,
-            deadline=None,
-            derandomize=not is_random,
-            suppress_health_check=list(HealthCheck),
-            # To look for the shortest history that fails takes minutes.
-            phases=(Phase.explicit, Phase.generate),
-        ),
-    )
-
-
 MATRIX = [("redis_server", "sync"), ("redis62", "async"), ("cluster/6", "sync")]
 PLACES: list[Any] = [
     *[("sorted-set", "valkey", "sync", features, 20) for features in FEATURES],
@@ -385,25 +366,32 @@ PLACES: list[Any] = [
         for store, features in (("sorted-set", "everything"), ("minute-sets", "plain"))
     ],
 ]
-OF_EACH_PLACE = pytest.mark.parametrize(
+
+
+MANY = pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
+
+
+@pytest.mark.parametrize("times", [1, MANY])
+@pytest.mark.parametrize(
     ("store", "backend", "mode", "features", "examples"), PLACES, indirect=["backend"]
 )
-
-
-@OF_EACH_PLACE
 def test_a_store_does_what_its_model_does(
-    store: str, backend: Backend, mode: str, features: str, examples: int
+    backend: Backend, *, store: str, mode: str, features: str, examples: int, times: int
 ) -> None:
-    check(backend, store, mode, features, examples, is_random=False)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@OF_EACH_PLACE
-def test_a_store_does_what_its_model_does_after_many_histories(
-    store: str, backend: Backend, mode: str, features: str, examples: int
-) -> None:
-    check(backend, store, mode, features, 10 * examples, is_random=True)
+    """Print the steps of the first history that fails. Many histories are drawn at random."""
+    given = {"url": backend.url, "shards": backend.shards, "store": store, "mode": mode}
+    run_state_machine_as_test(
+        type("Machine", (Machine,), {**given, "features": FEATURES[features]}),
+        settings=settings(
+            max_examples=times * examples,
+            stateful_step_count=20,
+            deadline=None,
+            derandomize=times == 1,
+            suppress_health_check=list(HealthCheck),
+            # To look for the shortest history that fails takes minutes.
+            phases=(Phase.explicit, Phase.generate),
+        ),
+    )
 
 
 def wrote(process: str, later: int, *seen: Any, left: Any = (), is_read: bool = False) -> Any:

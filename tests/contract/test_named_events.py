@@ -24,19 +24,14 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Command, Plan, keys
+from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
-from tests.support.backends import Server, send, wait_until
+from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.timed_site import settings
 
 GIVEN: dict[str, Any] = {"events": "user, guest"}
-
-
-def run(presence: Presence, *command: Any) -> Any:
-    """Run a command and return its reply."""
-    return presence.run(send(*command))
 
 
 class Site:
@@ -47,6 +42,10 @@ class Site:
         self.presence = self.process()
         self.opened: list[Events] = []
 
+    def run(self, *command: Any) -> Any:
+        """Run a command and return its reply."""
+        return self.presence.run(send(*command))
+
     def process(self) -> Presence:
         return Presence(backend=Backend(self.settings))
 
@@ -56,16 +55,14 @@ class Site:
         return iterator
 
     def holder(self, name: str = "mailer", kind: str = "user") -> Any:
-        shard = self.presence.backend.stores[kind].all[0]
-        return run(self.presence, "GET", f"{shard.name}:reader:{name}")
+        return self.run("GET", self.lease_key(name, kind))
 
-    @property
-    def lease_key(self) -> str:
-        return f"{self.presence.backend.stores['user'].all[0].name}:reader:mailer"
+    def lease_key(self, name: str = "mailer", kind: str = "user") -> str:
+        return f"{self.presence.backend.stores[kind].all[0].name}:reader:{name}"
 
     @property
     def handled_key(self) -> str:
-        return keys.handled(self.lease_key)
+        return keys.handled(self.lease_key())
 
     def begun(self, iterator: Any, **of: str) -> Any:
         """Wait until an iterator holds the lease, which nobody held."""
@@ -113,7 +110,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     # The one that was handled is handled once; the one in hand is handled again.
     assert seen[0] not in seen[1:]
     assert sorted(set(seen)) == ["ann", "bob", "cid"]
-    assert run(site.presence, "TTL", site.handled_key) > 3000
+    assert site.run("TTL", site.handled_key) > 3000
     second.close()
     wait_until(lambda: site.holder() is None)
     third = site.named()
@@ -140,9 +137,9 @@ def test_events_of_other_ids_are_handled_too(plain: Site) -> None:
     got: list[str] = []
     thread = threading.Thread(target=lambda: got.extend(event.id for event in first))
     thread.start()
-    before = run(plain.presence, "GET", plain.handled_key)
+    before = plain.run("GET", plain.handled_key)
     plain.come("bob")
-    wait_until(lambda: run(plain.presence, "GET", plain.handled_key) != before)
+    wait_until(lambda: plain.run("GET", plain.handled_key) != before)
     plain.come("ann")
     wait_until(lambda: got == ["ann"])
     first.close()
@@ -160,15 +157,15 @@ def test_a_place_that_is_gone_loses_events_once(site: Site, at: str) -> None:
     first.close()
     if at == "of old":
         for shard in site.presence.backend.stores["user"].all:
-            run(site.presence, "DEL", f"{shard.name}:changes")
+            site.run("DEL", f"{shard.name}:changes")
     else:
-        run(site.presence, "SET", site.handled_key, "1-1.1," * 31 + "1-1.1")
+        site.run("SET", site.handled_key, "1-1.1," * 31 + "1-1.1")
     second = site.named()
     with pytest.raises(EventsLost):
         next(second)
     site.come("ann")
     assert next(second).id == "ann"
-    wait_until(lambda: run(site.presence, "GET", site.handled_key).count(b"-1.1") < 32)
+    wait_until(lambda: site.run("GET", site.handled_key).count(b"-1.1") < 32)
 
 
 def test_a_slow_process_keeps_the_lease_and_misses_nothing(
@@ -199,15 +196,15 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     after = cursors(plain)
     # The lease ran out while the process stood still, and another took it.
     milliseconds = int(1000 * feed_module.LEASE_SECONDS) - 1000
-    run(plain.presence, "SET", plain.lease_key, "other", "PX", milliseconds)
+    plain.run("SET", plain.lease_key(), "other", "PX", milliseconds)
     wait_until(lambda: not first._lease.is_held)
     received: list[str] = []
     thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
     thread.start()
-    plain.presence.run(take_lease(plain.lease_key, "other", 0, after[1], ""))
+    plain.presence.run(take_lease(plain.lease_key(), "other", 0, after[1], ""))
     wait_until(lambda: len(received) == 2)
     assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
-    wait_until(lambda: run(plain.presence, "GET", plain.handled_key) == after[3].encode())
+    wait_until(lambda: plain.run("GET", plain.handled_key) == after[3].encode())
     first.close()
     thread.join()
     assert len(received) == 2
@@ -229,11 +226,11 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
     site = Site(settings(backend.url, prefix, **GIVEN))
 
     def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
-        held = site.presence.run(take_lease(site.lease_key, who, seconds, handled, start))
+        held = site.presence.run(take_lease(site.lease_key(), who, seconds, handled, start))
         return held and tuple(held)
 
     def give_up(who: str, handled: str) -> None:
-        site.presence.run(take_lease(site.lease_key, who, 0, handled, ""))
+        site.presence.run(take_lease(site.lease_key(), who, 0, handled, ""))
 
     assert take("ann") == (False, "start")
     # The reply may have been lost. Where a new reader would begin must not be stored then.
@@ -250,7 +247,7 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
     wait_until(lambda: take("ann"))
     assert take("bob", "9") is None
     # A clock that was set back makes a lease seem long.
-    run(site.presence, "EXPIRE", site.lease_key, 3600)
+    site.run("EXPIRE", site.lease_key(), 3600)
     assert take("bob") == (False, "3")
 
 
@@ -265,9 +262,9 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
             await in_thread(plain.begun, events)
             plain.come(*names)
             received = {(await anext(events)).id}
-            text = run(plain.presence, "DUMP", plain.lease_key)
-            run(plain.presence, "DEL", plain.lease_key)
-            run(plain.presence, "SADD", plain.lease_key, "of another program")
+            text = plain.run("DUMP", plain.lease_key())
+            plain.run("DEL", plain.lease_key())
+            plain.run("SADD", plain.lease_key(), "of another program")
             await in_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
 
             async def receive_all() -> None:
@@ -276,7 +273,7 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
 
             rest = asyncio.create_task(receive_all())
             await in_thread(wait_until, lambda: events._waiter is not None)
-            run(plain.presence, "RESTORE", plain.lease_key, 60_000, text, "REPLACE")
+            plain.run("RESTORE", plain.lease_key(), 60_000, text, "REPLACE")
             await asyncio.wait_for(rest, 10)
 
     asyncio.run(test())
@@ -311,24 +308,16 @@ class PartlyAway:
         self.away = ""
 
     def run(self, plan: Plan[Any]) -> Any:
-        return self._driver.run(self._guarded(plan))
+        return self._driver.run(by_trips(plan, self._ask_who_is_there))
 
-    def _guarded(self, plan: Plan[Any]) -> Plan[Any]:
-        replies: Any = None
-        while True:
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return end.value
-            away = list(map(self._is_away, batch.commands))
-            if any(away) and not batch.is_tolerant:
-                raise PresenceUnavailable("this node is away")
-            there = [
-                each for each, is_away in zip(batch.commands, away, strict=True) if not is_away
-            ]
-            answers = iter((yield batch._replace(commands=tuple(there))))
-            error = PresenceUnavailable("this node is away")
-            replies = [error if is_away else next(answers) for is_away in away]
+    def _ask_who_is_there(self, batch: Batch) -> Plan[Any]:
+        error = PresenceUnavailable("this node is away")
+        away = list(map(self._is_away, batch.commands))
+        if any(away) and not batch.is_tolerant:
+            raise error
+        there = [each for each, is_away in zip(batch.commands, away, strict=True) if not is_away]
+        answers = iter((yield batch._replace(commands=tuple(there))))
+        return [error if is_away else next(answers) for is_away in away]
 
     def _is_away(self, command: Command) -> bool:
         return bool(self.away) and any(str(each).startswith(self.away) for each in command)
@@ -396,12 +385,12 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     ids(first, 1)
 
     def wait_until_renewed() -> None:
-        run(plain.presence, "PERSIST", plain.lease_key)
-        wait_until(lambda: run(plain.presence, "PTTL", plain.lease_key) > 0)
+        plain.run("PERSIST", plain.lease_key())
+        wait_until(lambda: plain.run("PTTL", plain.lease_key()) > 0)
 
     wait_until_renewed()  # it has read the reply to its question who holds the lease
     change = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('DEL', KEYS[2])"
-    run(plain.presence, "EVAL", change, 2, plain.handled_key, plain.lease_key, after[2])
+    plain.run("EVAL", change, 2, plain.handled_key, plain.lease_key(), after[2])
     wait_until(lambda: plain.holder() is not None)
     wait_until_renewed()  # it asks again only after it has read the reply
     assert next(first).cursor == after[3]

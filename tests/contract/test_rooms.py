@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
 from presence_middleware.rooms import Room
-from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
+from presence_middleware.stores import Act, Batch, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.asking import State
-from tests.support.backends import Server
-from tests.support.process import Process, Start
+from tests.support.backends import Server, by_trips, send
+from tests.support.process import Process, Recording, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
 
@@ -27,10 +27,10 @@ def room(worker: Process, name: str = "/t/1", kind: str = "user") -> list[str]:
     return ids
 
 
-def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
+def test_a_logout_and_a_page_right_after_it_is_a_room(recording: Recording) -> None:
     """By the clock of the server, the page may seem to be the earlier of the two."""
-    given = settings(valkey.url, prefix, rooms="/t/{topic}", flush_interval="3m")
-    worker, presence = Recorder(given, background=False), Presence(given)
+    worker = recording(**RULE)
+    presence = Presence(worker.settings)
     for _ in range(20):
         for room in ("/t/1", "/t/2"):
             stamp = worker.stamp()
@@ -39,7 +39,6 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
             worker.record(("user", "ann"), stamp + 1e-9, room=entrance)
             assert worker.flush()
             assert presence.count(room=room) == 1
-    worker.close()
 
 
 def test_processes_with_different_windows_empty_no_room(start: Start) -> None:
@@ -49,8 +48,7 @@ def test_processes_with_different_windows_empty_no_room(start: Start) -> None:
     before.saw("ann", room="/t/1")
     before.clock.now += WINDOW + 50
     before.saw("bob", room="/t/1")
-    (shard,) = before.recorder.backend.stores["user"].all
-    before.recorder.backend.driver.run(shard.sweep(before.clock.now))  # as its upkeep does
+    before.sweep()  # as its upkeep does
     for worker in (before, after_deploy, before, after_deploy):
         assert room(worker) == ["bob"]
 
@@ -72,8 +70,7 @@ def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
     other.saw("bob", room="/t/2")
     one.clock.now += 0.25
     one.saw("bob")
-    (shard,) = one.recorder.backend.stores["user"].all
-    one.recorder.backend.driver.connect().delete(*(f"{shard.name}:{name}" for name in names))
+    one.run(send("DEL", *(f"{one.store.all[0].name}:{name}" for name in names)))
     assert room(one) == []
     for worker in (one, other):
         worker.saw("dan")  # finds the loss
@@ -86,10 +83,8 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Star
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     worker, people = start(**RULE), [f"user{number}" for number in range(400)]
     worker.saw(*people, room="/t/1")
-    driver, (shard,) = worker.recorder.backend.driver, worker.recorder.backend.stores["user"].all
-    driver.connect().zrem(f"{shard.name}:seen", *people[:300])
-    for _ in range(20):
-        driver.run(shard.clean_up(worker.clock.now))
+    worker.run(send("ZREM", f"{worker.store.all[0].name}:seen", *people[:300]))
+    worker.clean_up()
     assert room(worker) == sorted(people[300:])
 
 
@@ -280,14 +275,14 @@ class Crowd(Process):
         super().__init__(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
         self.prefix = f"{prefix}:user"
         self.redis = self.recorder.backend.driver.connect()
-        self.shard = self.recorder.backend.stores["user"].all[0]
+        self.shard = self.store.all[0]
 
     def enter(self, name: str, number: int, rooms: int = 1) -> None:
         """So many people enter rooms in turn. All but the first as the script would write them."""
         moment = int(self.clock.now * 1e6)
         move: Move = room_number("/t/0"), moment
         seen = [(f"{name}0", moment, moment, move)][:number]
-        self.recorder.backend.driver.run(self.shard.write(seen, []))
+        self.run(self.shard.write(seen, []))
         numbers = [room_number(f"/t/{room}") for room in range(rooms)]
         for start in range(1, number, 10_000):
             some = range(start, min(start + 10_000, number))
@@ -373,34 +368,28 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     for name, step in steps.items():
         monkeypatch.setattr(sorted_set, name, step)
     crowd.turn_over(30, 20)
-    run, now, room = crowd.recorder.backend.driver.run, crowd.clock.now, room_number("/t/0")
+    run, now, room = crowd.run, crowd.clock.now, room_number("/t/0")
     shard, expected, batches = crowd.shard, {f"here{n}" for n in range(20)}, 0
     plan: Any = shard.online_in_room(room, now, 100)
     if wanted == "a number":
         plan = shard.count_in_room(room, now)
 
-    def interrupted() -> Plan[Any]:
+    def trip(batch: Batch) -> Plan[Any]:
         nonlocal batches
-        batch = next(plan)
-        while True:
-            replies = yield batch
-            if isinstance(replies[0], ScriptMissing):  # of the first read of a server
-                batch = plan.send(replies)
-                replies = yield batch
-            batches += 1
-            if between_pages == "a logout" and batches == 1:
-                last = replies[0][1].decode()  # the id after which to go on
-                run(shard.write([], [(Act.LEFT, last, int(now * 1e6), None)]))
-                expected.discard(last)
-            elif "sweep" in between_pages:
-                while run(shard.sweep(now)) and between_pages == "all sweeps":
-                    pass
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return end.value
+        replies = yield batch
+        if isinstance(replies[0], ScriptMissing):  # of the first read of a server
+            return replies
+        batches += 1
+        if between_pages == "a logout" and batches == 1:
+            last = replies[0][1].decode()  # the id after which to go on
+            run(shard.write([], [(Act.LEFT, last, int(now * 1e6), None)]))
+            expected.discard(last)
+        elif "sweep" in between_pages:
+            while run(shard.sweep(now)) and between_pages == "all sweeps":
+                pass
+        return replies
 
-    result = run(interrupted())
+    result = run(by_trips(plan, trip))
     assert batches > 1
     assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,26 +10,13 @@ import redis.asyncio
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.connections.loops import in_thread
-from presence_middleware.recorder import Recorder
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
-from tests.support.timed_site import visit
+from tests.support.process import Recording
+from tests.support.timed_site import IDENTITY, visit
 
 Sent = list[list[list[Any]]]
 """The commands of each round trip of this process."""
-
-
-@pytest.fixture
-def opened(unwritten: Callable[..., Settings], stack: ExitStack) -> Callable[..., Recorder]:
-    """Open a site that writes when the test lets it."""
-
-    def open_site(**given: Any) -> Recorder:
-        settings = unwritten(identity="user=header:X-User, guest=visitor", **given)
-        recorder = Recorder(settings, background=False)
-        stack.callback(recorder.close)
-        return recorder
-
-    return open_site
 
 
 @pytest.fixture
@@ -57,9 +43,9 @@ def names(sent: Sent) -> list[list[str]]:
 
 
 def test_a_first_read_asks_the_time_and_then_all_at_once(
-    opened: Callable[..., Recorder], sent: Sent
+    unwritten: Callable[..., Settings], sent: Sent
 ) -> None:
-    presence = Presence(opened().settings)
+    presence = Presence(unwritten())
     presence.count()
     # The time is asked for once more where the first answer took long.
     assert names(sent) in ([["TIME"]] * times + [["GET", "ZCOUNT"]] for times in (1, 2))
@@ -72,22 +58,21 @@ def test_a_first_read_asks_the_time_and_then_all_at_once(
 
 
 def test_a_handler_writes_and_reads_in_one_round_trip(
-    opened: Callable[..., Recorder], sent: Sent
+    unwritten: Callable[..., Settings], sent: Sent
 ) -> None:
     def app(environ: Any, _: Any) -> list[bytes]:
         sent.clear()
         return [str(environ["presence_middleware.presence"].count()).encode()]
 
-    wrapped = wsgi.PresenceMiddleware(app, settings=opened().settings)
+    wrapped = wsgi.PresenceMiddleware(app, settings=unwritten(identity=IDENTITY))
     wrapped.recorder.background = False
     for name, online in (("ann", b"1"), ("bob", b"2")):
         assert wrapped({"HTTP_X_USER": name}, lambda *_: None) == [online]  # type: ignore[arg-type]
     assert names(sent) == [["EVALSHA", "ZCOUNT"]]
-    wrapped.recorder.close()
 
 
 def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
-    opened: Callable[..., Recorder], sent: Sent, monkeypatch: pytest.MonkeyPatch
+    unwritten: Callable[..., Settings], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hops: list[object] = []
 
@@ -106,18 +91,15 @@ def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
         await presence.online()
         await presence.aclose()
 
-    wrapped = asgi.PresenceMiddleware(app, settings=opened().settings)
+    wrapped = asgi.PresenceMiddleware(app, settings=unwritten(identity=IDENTITY))
     wrapped.recorder.background = False
     scope = {"type": "http", "path": "/", "headers": [(b"x-user", b"ann")]}
     asyncio.run(wrapped(scope, None, None))  # type: ignore[arg-type]
     assert (len(hops), len(sent)) == (1, 2)
-    wrapped.recorder.close()
 
 
-def test_a_flush_over_many_shards_is_one_round_trip(
-    opened: Callable[..., Recorder], sent: Sent
-) -> None:
-    recorder = opened(shards=64)
+def test_a_flush_over_many_shards_is_one_round_trip(recording: Recording, sent: Sent) -> None:
+    recorder = recording(identity=IDENTITY, shards=64)
     for _ in range(2):
         for number in range(500):
             visit(recorder, f"user{number}")
@@ -136,7 +118,7 @@ def test_a_flush_over_many_shards_is_one_round_trip(
     ],
 )
 def test_a_site_without_rooms_sends_none_and_only_a_page_sends_a_move(
-    opened: Callable[..., Recorder],
+    recording: Recording,
     sent: Sent,
     prefix: str,
     *,
@@ -145,7 +127,7 @@ def test_a_site_without_rooms_sends_none_and_only_a_page_sends_a_move(
     has_moved: bool,
     arguments: int,
 ) -> None:
-    recorder = opened(rooms=rooms)
+    recorder = recording(rooms=rooms)
     for _ in range(2):
         seen = recorder.stamp()
         for user, number in (("ann", room_number("/t/1")), ("bob", NOWHERE)):

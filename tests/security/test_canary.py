@@ -25,7 +25,7 @@ from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.security.signed import SCHEMES
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
-from tests.support.backends import Server, matrix
+from tests.support.backends import Server, content_of, matrix
 from tests.support.leftovers import drop_leftovers
 from tests.support.statuses import Call, basic, over_wsgi
 
@@ -135,21 +135,14 @@ def shown(*roots: object) -> Iterator[str]:
             yield f"{thing!r} {thing!s} {thing}"
 
 
-def dumped(url: str, prefix: str) -> list[bytes]:
+def dumped(url: str, prefix: str) -> list[str | bytes]:
     """The names of all keys of the server, and all that the keys of one site hold."""
-    texts: list[bytes] = []
+    texts: list[str | bytes] = []
     with redis.Redis.from_url(url) as client:
         for key in client.scan_iter(count=10_000):
             texts.append(key)
-            if not key.startswith(prefix.encode()):
-                continue
-            kind = client.type(key)
-            if kind == b"zset":
-                texts += client.zrange(key, 0, -1)
-            elif kind == b"hash":
-                texts += [text for pair in client.hgetall(key).items() for text in pair]
-            else:
-                texts.append(client.get(key))
+            if key.startswith(prefix.encode()):
+                texts += texts_of(content_of(client, key))
     return texts
 
 

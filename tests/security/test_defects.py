@@ -5,7 +5,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -28,16 +28,20 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
+from presence_middleware.stores import Batch, Plan
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, wait_until
+from tests.support.asking import never
+from tests.support.backends import Server, by_trips, wait_until
+from tests.support.process import Recording
 from tests.support.timed_site import Clock
 
 BOB = {"HTTP_X_USER": "bob"}
+BY_HEADER = {"identity": "user=header:X-User"}
 
 
 def site(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
+    given = {"redis_url": url, "prefix": prefix, **BY_HEADER, **others}
     return Settings.from_env({}, **given)
 
 
@@ -69,18 +73,16 @@ def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
 
 @pytest.mark.parametrize("url", ["redis://a..b/0", "unix:///no"])
 def test_an_invalid_redis_address_is_an_ordinary_outage_and_logged_once(
-    url: str, prefix: str, caplog: pytest.LogCaptureFixture
+    url: str, recording: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = site(url, prefix)
-    recorder = Recorder(settings, background=False)
+    recorder = recording(redis_url=url, **BY_HEADER)
     WsgiVisit(recorder, {**BOB}).end()
     with caplog.at_level(logging.WARNING, "presence_middleware"):
         assert not recorder.flush()
         assert not recorder.flush()
     assert (len(caplog.records), recorder.stats().pending) == (1, 1)
     with pytest.raises(PresenceUnavailable):
-        Presence(settings).count()
-    recorder.close()
+        Presence(recorder.settings).count()
 
 
 def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
@@ -110,26 +112,20 @@ def test_a_slow_first_connection_does_not_widen_the_clock() -> None:
     clock = ServerClock(RedisHealth(), lambda: now)
     clock.is_server_time = True
 
-    def batches(plan: Generator[Any, Any, None]) -> int:
-        """How many batches the plan sends; the replies are late."""
+    def late(batch: Batch) -> Plan[Any]:
         nonlocal now
-        sent, replies = 0, None
-        try:
-            while True:
-                plan.send(replies)
-                sent, now = sent + 1, now + next(delays)
-                replies = [(1_700_000_000 + int(now), 0)]
-        except StopIteration:
-            return sent
+        yield batch
+        now += next(delays)
+        return [(1_700_000_000 + int(now), 0)]
 
-    assert batches(clock.synchronise()) == 2
+    assert len(list(by_trips(clock.synchronise(), late))) == 2, "round trips"
     low, high = clock.bounds
     assert high - low == pytest.approx(1000, abs=1)
-    assert batches(clock.synchronise()) == 0
+    assert not list(by_trips(clock.synchronise(), late))
 
 
-def test_in_an_outage_no_reader_waits_for_the_write(prefix: str) -> None:
-    recorder = Recorder(site("redis://localhost:1", prefix), background=False)
+def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> None:
+    recorder = recording(redis_url="redis://localhost:1", **BY_HEADER)
     recorder.health.failed("")
     WsgiVisit(recorder, {**BOB}).flush()
     assert recorder.stats().recorded == 1
@@ -189,12 +185,11 @@ def test_a_visit_that_ends_during_identification_is_still_identified(
 
 
 def test_a_user_who_is_named_during_identification_replaces_who_was_there(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Meanwhile, "found", "ann")
-    settings = site(f"memory://{prefix}", prefix, identity=f"user={SLOWLY}")
     clock = Clock()
-    recorder = Recorder(settings, clock=clock, background=False)
+    recorder = recording(clock, identity=f"user={SLOWLY}")
     visit = WsgiVisit(recorder, {})
     clock.now += 60
     visit.refresh(clock(), 30)
@@ -203,8 +198,8 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(
     monkeypatch.setattr(Meanwhile, "happens", lambda: visit.identify("bob"))
     visit.refresh(clock(), 30)
     recorder.flush()
-    assert [seen.id for seen in Presence(settings, clock=clock).online()] == ["bob"]
-    recorder.close()
+    online = Presence(recorder.settings, clock=clock).online()
+    assert [seen.id for seen in online] == ["bob"]
 
 
 def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -> None:
@@ -249,9 +244,6 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
     """
     sent: list[Any] = []
 
-    async def never(*_: object) -> Any:
-        raise AssertionError
-
     async def send(message: Any) -> None:
         sent.append(message)
 
@@ -274,13 +266,12 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
 
 
 def test_an_internal_error_while_writing_loses_no_sighting(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(site(valkey.url, prefix), background=False)
+    recorder = recording(**BY_HEADER)
     WsgiVisit(recorder, {**BOB}).end()
     with monkeypatch.context() as patch:
         patch.setattr(SortedSet, "write", lambda *_: 1 / 0)
         assert not recorder.flush()
     assert recorder.flush()
     assert recorder.stats().flushed == 1
-    recorder.close()

@@ -148,7 +148,7 @@ def nothing(_: State) -> None:
 
 
 async def never(*_: object) -> Any:
-    """What a server gives an app that neither receives nor sends."""
+    """An app that is never asked, or what it never receives or sends."""
     raise AssertionError
 
 

@@ -39,10 +39,31 @@ def client_of(url: RedisURL) -> Any:
     return driver(url, RedisHealth(1.0)).connect()
 
 
+def content_of(client: Any, key: bytes) -> Any:
+    """Return what a key holds: pairs of a member and its score, members, a hash or a text."""
+    kind = client.type(key)
+    if kind == b"zset":
+        return client.zrange(key, 0, -1, withscores=True)
+    if kind == b"set":
+        return client.smembers(key)
+    return client.hgetall(key) if kind == b"hash" else client.get(key)
+
+
 def send(*command: Any) -> Plan[Any]:
     """Send a command, and return its reply."""
     (reply,) = yield Batch((command,))
     return reply
+
+
+def by_trips(plan: Plan[Any], trip: Callable[[Batch], Plan[Any]]) -> Plan[Any]:
+    """Run a plan whose batches a test sends in its own way: `trip` returns the replies to one."""
+    replies: Any = None
+    while True:
+        try:
+            batch = plan.send(replies)
+        except StopIteration as end:
+            return end.value
+        replies = yield from trip(batch)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:

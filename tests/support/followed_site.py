@@ -17,22 +17,9 @@ class FollowedSite(Process):
         usual = {"identity": IDENTITY, "flush_interval": 1, "events": kind, "secret": "s" * 32}
         super().__init__(url, prefix, **{**usual, **given})
         self.kind, self.url = kind, url
-        self.run = self.presence.backend.driver.run
-        self.store = self.presence.backend.stores[kind]
         is_announced = kind in self.settings.events
         self.streams = [shard.event_stream() for shard in self.store.all if is_announced]
         self.positions = [self.run(stream.position()) for stream in self.streams]
-
-    def sweep(self) -> None:
-        """Announce everybody who has gone."""
-        for shard in self.store.all:
-            while self.run(shard.sweep(self.clock.now)):
-                pass
-
-    def clean_up(self) -> None:
-        for shard in self.store.all:
-            while self.run(shard.clean_up(self.clock.now)):
-                pass
 
     def announced(self) -> list[tuple[str, float]]:
         """Return what was announced since the last call: `+id` or `-id`, and seconds after noon.

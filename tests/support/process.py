@@ -10,6 +10,7 @@ from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.writer import CHECK_EVERY
 from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, room_number
+from presence_middleware.stores.shards import Shards
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings
 
@@ -25,6 +26,22 @@ class Process:
         self.settings = settings(url, prefix, **{**chain, **given})
         self.recorder = Recorder(self.settings, clock=self.clock, background=False)
         self.presence = Presence(self.settings, clock=self.clock)
+        self.run = self.presence.backend.driver.run
+
+    @property
+    def store(self) -> Shards:
+        return self.presence.backend.stores[self.kind]
+
+    def sweep(self) -> None:
+        """Announce everybody who has gone, and take them out of their rooms."""
+        for shard in self.store.all:
+            while self.run(shard.sweep(self.clock.now)):
+                pass
+
+    def clean_up(self) -> None:
+        for shard in self.store.all:
+            while self.run(shard.clean_up(self.clock.now)):
+                pass
 
     def opens(self, user: str | None = None, **state: object) -> Visit:
         """Return a connection of a user, or of a guest, which stays open."""
@@ -86,3 +103,5 @@ class Process:
 
 Start = Callable[..., Process]
 """Starts a process of a site at a URL."""
+Recording = Callable[..., Recorder]
+"""Opens a recorder of a site, without its thread."""

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import Any, cast
 from wsgiref.types import WSGIApplication
 
-from presence_middleware import AsyncPresence, Presence, Settings
+import httpx
+
+from presence_middleware import AsyncPresence, Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import exchange_wsgi, plain_environ
@@ -135,3 +137,14 @@ def opened(
 def get(app: WSGIApplication, **environ: str) -> str:
     """The text that a WSGI app answers to a request."""
     return exchange_wsgi(app, plain_environ(**environ)).body.decode()
+
+
+def ask_board(settings: Settings, clock: Clock, path: str, token: str = "") -> httpx.Response:
+    """The answer of the board of a new process."""
+    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.WSGITransport(app)
+    with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
+        answer = client.get(f"{settings.board_path}{path}")
+    app.recorder.close()
+    return answer
