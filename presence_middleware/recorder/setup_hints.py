@@ -26,8 +26,10 @@ from .verdict import LOGOUTS, Purpose
 
 # Visits that are looked at closely: at most at once, while on average it is one a second.
 INSPECTED_REQUESTS, INSPECTED_USERS = 4, 60  # more than FEW_VISITS, and than SHARED_BY
-VISITS = 20  # that show a mistake, before the warning
-FEW_VISITS, SECONDS = 3, 10.0  # of what they carry, since when: a single cookie may be stale
+# Visits that show a mistake, before the warning. A single cookie may be stale, so what visits carry
+# must be in a few of them, and the first must be some seconds old.
+VISITS = 20
+FEW_VISITS, SECONDS = 3, 10.0
 USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
 SHARED_BY = 50  # addresses that may have the same id in a window
 DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish users

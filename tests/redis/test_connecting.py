@@ -31,7 +31,7 @@ from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import awaited
+from tests.support.timed_site import awaited, visit
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -299,7 +299,7 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
 ) -> None:
     url = url_of_user(valkey, prefix, "+@all", "-info", "-config")
     recorder = Recorder(settings(url, prefix))
-    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+    visit(recorder, "ann")
     wait_until(lambda: recorder.hints.has_asked_server)
     recorder.close()
     assert recorder.stats().last_error is None

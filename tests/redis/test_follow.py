@@ -30,9 +30,9 @@ from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
 from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import Act, Plan, Position, moment_of, room_number
+from presence_middleware.stores import Act, Batch, Plan, Position, moment_of, room_number
 from tests.support.asking import in_loop
-from tests.support.backends import Server, send, wait_until
+from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
@@ -223,19 +223,13 @@ def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(open
     (stream,) = site.streams
     *_, (entry, _) = site.run(send("XRANGE", f"{site.store.all[0].name}:changes", "-", "+"))
     milliseconds = int(entry.partition(b"-")[0])
-    plan = stream.position(time.monotonic())
 
-    def asked() -> Plan[Position]:
-        next(plan)  # it asks for the time, and is told the end of that millisecond
-        batch = plan.send([[milliseconds // 1000, milliseconds % 1000 * 1000 + 999]])
-        while True:
-            replies = yield batch
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+    def at_its_end(batch: Batch) -> Plan[Any]:
+        if batch.commands[0][0] == "EVAL":  # it asks for the time
+            return [[milliseconds // 1000, milliseconds % 1000 * 1000 + 999]]
+        return (yield batch)
 
-    site.positions = [site.run(asked())]
+    site.positions = [site.run(by_trips(stream.position(time.monotonic()), at_its_end))]
     assert site.announced() == [("+ann", 0)]
 
 

@@ -34,7 +34,7 @@ from tests.support.faults import (
     Place,
     adding_up,
     hung,
-    restarted,
+    killed,
 )
 from tests.support.process import Start
 from tests.support.servers import environment
@@ -157,8 +157,8 @@ def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
     guest = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
     opened(old, guest).end()
     wait_until(old.flush)
-    with restarted(place):
-        WsgiVisit(old, {"HTTP_X_USER": "bob"}).end()
+    with killed(place):
+        timed_site.visit(old, "bob")
         wait_until(lambda: old.health.is_outage)
     wait_until(lambda: old.flush() and not old.health.is_outage)
     for recorder in (new, old):
@@ -181,7 +181,7 @@ def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     place: Place, prefix: str
 ) -> None:
     recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
-    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+    timed_site.visit(recorder, "ann")
     assert recorder.flush()  # so that the next write need not ask for anything before
     usual = signal.signal(signal.SIGALRM, interrupt)
     try:

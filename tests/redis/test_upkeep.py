@@ -13,10 +13,10 @@ from redis import Redis
 from presence_middleware import Presence, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import History, Plan, keys, moment_of
+from presence_middleware.stores import Batch, History, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import Server, by_trips, client_of, wait_until
 from tests.support.followed_site import LAG
 from tests.support.process import Process, Start
 from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settings
@@ -289,20 +289,15 @@ def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
     key = f"{site.settings.prefix}:guest:seen"
     site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
 
-    def beside_another(plan: Plan[bool]) -> Plan[bool]:
-        replies: Any = None
-        while True:
-            try:
-                batch = plan.send(replies)
-            except StopIteration as end:
-                return bool(end.value)
-            sent = [command[:2] for command in batch.commands]
-            if any("ZREMRANGE" in str(name) and of == key for name, of in sent):
-                cleaned_up(site, "guest", key)
-            replies = yield batch
+    def beside_another(batch: Batch) -> Plan[Any]:
+        sent = [command[:2] for command in batch.commands]
+        if any("ZREMRANGE" in str(name) and of == key for name, of in sent):
+            cleaned_up(site, "guest", key)
+        return (yield batch)
 
     backend = Backend(site.settings)
-    backend.driver.run(beside_another(backend.stores["guest"].all[0].clean_up(NOON)))
+    plan = backend.stores["guest"].all[0].clean_up(NOON)
+    backend.driver.run(by_trips(plan, beside_another))
     assert site.redis.zrange(key, 0, -1) == [b"online"]
 
 

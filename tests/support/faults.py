@@ -83,13 +83,18 @@ def hung(place: Place | Server) -> Iterator[None]:
 
 
 @contextmanager
-def restarted(place: Place | Server) -> Iterator[None]:
-    server = place.server if isinstance(place, Place) else place
+def restarted(server: Server) -> Iterator[None]:
     server.stop()
     yield
     server.start()
-    if isinstance(place, Place):
-        place.let_in()
+
+
+@contextmanager
+def killed(place: Place) -> Iterator[None]:
+    """The server restarts, and knows the user of the site no more."""
+    with restarted(place.server):
+        yield
+    place.let_in()
 
 
 @contextmanager
@@ -129,7 +134,7 @@ ERRORS = {
 OUTAGES: dict[str, Fault] = {
     "refused": refused,
     "hung": hung,
-    "killed and restarted": restarted,
+    "killed and restarted": killed,
     "full": partial(changed, command="SETRANGE filler 30000000 x", back="DEL filler"),
     "read-only": partial(changed, command="REPLICAOF 127.0.0.1 1", back="REPLICAOF NO ONE"),
     "without replicas": partial(changed, command=f"{NEEDS_REPLICAS} 1", back=f"{NEEDS_REPLICAS} 0"),
