@@ -487,6 +487,9 @@ iterator-goes-through-a-fork: An iterator from before a fork is refused.
 outage-of-events-is-silent: An iterator reports that Redis stays away.
 - if now - self.since < OUTAGE_SECONDS:
 + if True:
+outage-of-events-never-ends: After an outage of events, a moment without an answer is no outage.
+-                 self.outage.end()
++                 pass
 iterator-takes-the-wake-up-of-another:
   All who wait for events are woken, although some wait again meanwhile.
 - self.waiters.discard(waiter)
@@ -1193,6 +1196,9 @@ hint-with-other-words-is-another: A mistake that shows with other words each tim
 hint-fails-the-request: A request that the hints cannot read is recorded all the same.
 - except Exception as error:  # a part that recording does not need
 + except KeyError as error:  # a part that recording does not need
+hint-too-early: What visits carry is reported ten seconds after the first.
+- FEW_VISITS, SECONDS = 3, 10.0
++ FEW_VISITS, SECONDS = 3, 1.0
 hint-although-users-are-found: Nothing is reported about logins once a user was found.
 - if is_shown and enough.if_users in (None, has_users):
 + if is_shown:

@@ -14,12 +14,6 @@ from starlette.authentication import SimpleUser
 
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.setup_hints import (
-    FEW_VISITS,
-    SECONDS,
-    SHARED_BY,
-    VISITS,
-)
 from presence_middleware.recorder.verdict import Purpose
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security import signed
@@ -32,6 +26,8 @@ from tests.support.timed_site import Clock
 # WebOb, which reads Pyramid's sessions, imports it.
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
 
+# As docs/identity.md and the warnings have them.
+FEW_VISITS, SECONDS, VISITS, SHARED_BY = 3, 10, 20, 50
 SECRET = "a secret of the test's own, long enough for a token"
 PUBLIC = "8.8.8.8"
 VALUE = "what-a-client-sent"
