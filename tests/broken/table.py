@@ -259,6 +259,9 @@ logout-after-the-login-is-cleared: Who was logged in at arrival is logged out, a
 foreign-page-logs-out: A page of another site logs nobody out.
 - may_log_out = not is_cross_site and
 + may_log_out =
+failed-logout-counts-where-no-page-does: A logout that fails on an excluded path is no visit.
+- Purpose.EXCLUDED_LOGOUT if is_uncounted else Purpose.LOGOUT
++ Purpose.LOGOUT
 guest-is-logged-out: A logout takes no guest offline.
 - is_user = who is not None and who[0] in users
 + is_user = who is not None
@@ -1179,6 +1182,11 @@ forgotten-people-without-bound: A process remembers a bounded number of hashes o
 + if forgotten is not None:
 
 = unit/test_notices.py
+hint-not-where-a-handler-asks: Whoever was counted as a handler asked is among those of a hint.
+- if now - self.stamp < interval:
+-                     return who
++ if now - self.stamp < interval:
++                     return None
 remedies-without-bound: A process keeps a bounded number of remedies.
 - self._seen[key] = mistake, first, visits + 1
 + self._seen[str(mistake), ""] = self._seen[key] = mistake, first, visits + 1

@@ -239,6 +239,10 @@ def look(state: State) -> None:
     state["presence_middleware.visit"].flush()
 
 
+def say_so(state: State) -> None:
+    state["presence_middleware.visit"].log_out()
+
+
 ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     # Many sites redirect, or answer 404, before they look at a password.
     **{
@@ -293,6 +297,11 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     "a logout that fails": (CHAIN, Call(HEADER, "/logout", statuses=(500,)), [ANN]),
     "a logout that fails late": (CHAIN, Call(HEADER, "/logout", statuses=(200, 500)), [ANN]),
     "a logout that raises": (CHAIN, Call(HEADER, "/logout", failure=ValueError("boom")), [ANN]),
+    "an excluded one that fails": (
+        CHAIN,
+        Call(HEADER, "/favicon.ico", statuses=(500,), before=say_so),
+        [],
+    ),
     "a logout before any visit": (CHAIN, Call(HEADER, "/logout", before=look, after=look), []),
     "a logout of a crawler": (CHAIN, Call({"User-Agent": "Googlebot/2.1"}, "/logout"), [BOT]),
 }
@@ -448,7 +457,7 @@ def identify_and_forget(state: State) -> None:
 
 def forget_and_say_so(state: State) -> None:
     forget(state)
-    state["presence_middleware.visit"].log_out()
+    say_so(state)
 
 
 def log_in(state: State) -> None:

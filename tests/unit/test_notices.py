@@ -13,7 +13,7 @@ import pytest
 from starlette.authentication import SimpleUser
 
 from presence_middleware import Presence, Settings, wsgi
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.verdict import Purpose
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security import signed
@@ -65,12 +65,20 @@ class Site:
         self.presence = Presence(settings, clock=self.clock)
         self._caplog = caplog
 
-    def ask(self, *views: Sent, times: int = 1, status: int = 200, pause: float = 0) -> None:
+    def ask(
+        self,
+        *views: Sent,
+        times: int = 1,
+        status: int = 200,
+        pause: float = 0,
+        handler: Callable[[Visit], None] = lambda _: None,
+    ) -> None:
         """Send requests that arrive and are over, some seconds one after the other."""
         for _ in range(times):
             for view in views:
                 self.clock.now += pause
                 visit = opened(self.recorder, view)
+                handler(visit)
                 visit.answered(status)
                 visit.end()
 
@@ -342,14 +350,17 @@ CROWDS: list[Crowd] = [
 ]
 
 
+@pytest.mark.parametrize("handler", [lambda _: None, Visit.note], ids=["", "a handler asks"])
 @pytest.mark.parametrize("crowd", CROWDS)
-def test_what_many_requests_show_is_reported_once(crowd: Crowd, site: Open) -> None:
+def test_what_many_requests_show_is_reported_once(
+    crowd: Crowd, handler: Callable[[Visit], None], site: Open
+) -> None:
     identity, others, pause, request_of, right, texts = crowd
     one = site(identity, **others)
-    one.ask(*map(request_of, range(right)), pause=pause)
+    one.ask(*map(request_of, range(right)), pause=pause, handler=handler)
     assert one.said == []
     for _ in range(2):
-        one.ask(*map(request_of, range(right, right + 60)), pause=pause)
+        one.ask(*map(request_of, range(right, right + 60)), pause=pause, handler=handler)
         (notice,) = one.said
         assert all(text in notice for text in texts)
         assert VALUE not in notice
