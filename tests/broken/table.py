@@ -1563,6 +1563,11 @@ reader-of-another-request: A template has the reader of its own request.
 - if isinstance(shared, TemplatePresence) and shared.visit is visit:
 + if isinstance(shared, TemplatePresence):
 
+= unit/test_helpers.py::test_what_flask_runs_before_a_request_may_run_after_it
+flask-writes-to-a-visit-that-is-over: What Flask runs before a request may run after it.
+- if visit is None or visit.is_over:
++ if visit is None:
+
 = unit/test_notices.py::test_each_kind_that_is_full_is_reported
 one-full-kind-is-reported: Each kind that is full is reported.
 - self.warn("full", kind, self._settings.max_members)

@@ -418,6 +418,16 @@ def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
     assert message.startswith("PRESENCE_IDENTITY: user=auth:raw raised OSError at ")
 
 
+def test_what_flask_runs_before_a_request_may_run_after_it(memory: Settings) -> None:
+    """As a tool does that opens the context of a request again."""
+    app, environ = flask_site(memory), EnvironBuilder("/").get_environ()
+    for _ in app(environ, lambda *_: None):
+        pass
+    visit_of(environ).end()
+    with app.request_context(environ):
+        assert app.preprocess_request() is None
+
+
 def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) -> None:
     """Without the garbage collector: a cycle would keep it, and all that the site puts there."""
     app = flask_site(memory)
