@@ -1563,6 +1563,15 @@ reader-of-another-request: A template has the reader of its own request.
 - if isinstance(shared, TemplatePresence) and shared.visit is visit:
 + if isinstance(shared, TemplatePresence):
 
+= contract/test_named_events.py
+loss-is-told-to-each-holder-of-a-name: Those who read under a name are told of a loss once.
+-             if lease is not None:
+-                 lease.hand_out(self._queue, self._place.positions)  # they are missing once
++             pass
+place-before-a-loss-is-gone-on-from: Whoever was told of a loss goes on after it.
+- start[shard] = reading.position
++ pass
+
 = unit/test_helpers.py::test_what_flask_runs_before_a_request_may_run_after_it
 flask-writes-to-a-visit-that-is-over: What Flask runs before a request may run after it.
 - if visit is None or visit.is_over:

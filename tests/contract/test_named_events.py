@@ -430,3 +430,44 @@ def test_who_is_behind_a_shard_that_is_away_waits(
     assert page.catch_up(behind) is None
     nodes.away = ""
     assert page.catch_up(behind)
+
+
+# An entry whose number does not follow from the one before it, as after a failover.
+HOLE = """
+local n = redis.call('HINCRBY', KEYS[1], 'n', 1)
+redis.call('XADD', KEYS[2], '*', n, '["+missing",1]')
+"""
+
+
+def test_a_loss_that_one_process_was_told_of_is_told_to_no_other(plain: Site) -> None:
+    first = plain.begun(plain.named())
+    names = [f"id{number}" for number in range(40)]
+    plain.come(*names)
+    assert sorted(ids(first, 40)) == sorted(names)
+    key = plain.presence.backend.stores["user"].all[1].key
+    plain.run("EVAL", HOLE, 2, key.progress, key.changes)
+    with pytest.raises(EventsLost):
+        next(first)
+    first.close()
+    second = plain.named()
+    plain.come("ann")
+    assert next(second).id == "ann"
+
+
+def test_whoever_goes_on_after_a_loss_is_told_of_it_once(plain: Site) -> None:
+    backend = plain.presence.backend
+    page, shards = pages.Page(backend.feed("user").streams), backend.stores["user"]
+    plain.come(*(f"id{number}" for number in range(40)))
+    page.read_on()
+    place, lost = page.end, shards.all[1]
+    plain.run("EVAL", HOLE, 2, lost.key.progress, lost.key.changes)
+    plain.come(next(id for id in "abcdefgh" if shards.shard_for(id) is not lost))
+    page.read_on()
+    assert place.next
+    chunk, place = place.next
+    assert chunk.is_lost
+    assert place.next
+    (event,) = place.next[0]
+    with plain.process().events(after=event.cursor) as events:
+        plain.come("new")
+        assert next(events).id == "new"
