@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
-from .connections.loops import in_thread
+from .connections.loops import outside_loop
 from .errors import PresenceError
 from .people import Reason
 from .presence import Presence
@@ -137,7 +137,7 @@ def make_asgi_app(registry: Any = REGISTRY) -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         # The collector caches this read, so that `serve` does not read Redis again.
-        await in_thread(list, registry.collect())
+        await outside_loop(list, registry.collect())
         await serve(scope, receive, send)
 
     return app

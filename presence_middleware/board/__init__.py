@@ -72,11 +72,10 @@ class Response(NamedTuple):
         if etag and known and (etag in known or known.strip() == "*"):
             rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
             return Response(304, rest, b"")
-        if self.follows is not None and request.method == "GET":
-            return self._replace(headers=headers)
-        length = ("Content-Length", str(len(self.body)))
-        body = b"" if request.method == "HEAD" else self.body
-        return Response(self.status, (*headers, length), body)
+        if self.follows is None:  # nobody knows the length of others
+            headers = *headers, ("Content-Length", str(len(self.body)))
+        body, follows = (b"", None) if request.method == "HEAD" else (self.body, self.follows)
+        return Response(self.status, headers, body, follows)
 
     def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Send this response, as a WSGI app."""

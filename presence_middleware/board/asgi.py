@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import sse
 from ..connections.drivers import at_once
-from ..connections.loops import is_trio
+from ..connections.loops import is_trio, outside_loop
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
 from . import problem
@@ -38,9 +38,7 @@ class AsgiBoard(Board):
         """
         request = AsgiRequest(scope)
         if is_trio():
-            import trio
-
-            answer = await trio.to_thread.run_sync(lambda: at_once(self.respond(request)))
+            answer = await outside_loop(lambda: at_once(self.respond(request)))
         else:
             answer = await self.respond(request, is_async=True)
         if answer.follows is not None and is_trio():

@@ -40,6 +40,15 @@ def require_asyncio() -> None:
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking function in a thread; return its result. Raises `WouldBlock` under trio."""
     require_asyncio()
+    return await outside_loop(function, *arguments)
+
+
+async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a blocking function in a thread, also under trio; return its result."""
+    if is_trio():
+        import trio
+
+        return await trio.to_thread.run_sync(function, *arguments)
     return await asyncio.to_thread(function, *arguments)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from ..connections.loops import in_thread, require_asyncio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
@@ -23,7 +23,8 @@ MISSING = "events are missing: the reader was away for too long, or the server l
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
 TURNS = 4  # iterators that take events in one turn of an event loop
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+# A semaphore refers to its loop, so it is here only while an iterator takes its turn.
+_turns: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakValueDictionary()
 _closed = Era(is_over=True)
 
 

@@ -129,9 +129,10 @@ class EventStream:
                 ("XRANGE", self._key, since, "+", "COUNT", 1),
             )
         )
-        if last:
+        # Without a number, nothing counts that is still stored.
+        if number and last:
             return Position(decoded(last[0][0]), _fields(last[0])[0])
-        if not following:
+        if not (number and following):
             return Position("0", int(number or 0))
         number, packed = _fields(following[0])
         return Position("0", 0 if packed == NOBODY_BEFORE else number - _size(packed))

@@ -126,8 +126,8 @@ if progress then
     local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
     redis.call('XTRIM', stream, 'MINID', oldest)
   end
-  -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
-  local remaining = redis.call('PTTL', seen)
+  -- When the last-seen times of who is present expire, nobody announces who has gone: nothing counts.
+  local remaining = redis.call('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0
   for _, key in ipairs({progress, rooms, moves}) do
     redis.call('PEXPIRE', key, remaining > 0 and remaining or 1000 * lifetime)
   end

@@ -87,6 +87,7 @@ class SortedSet(ScriptedStore):
         self.min_period = self.window + self.lowered_by
         self.gone_after = self.window + (self.lag or 0.0)
         """After how many seconds without a sighting an id has gone."""
+        self.keep_longer(0.0)
         key = self.key
         self._timed = key.seen, key.bye, key.left
         self.events = None if self.lag is None else EventStream(key, self.kind)
@@ -199,6 +200,10 @@ class SortedSet(ScriptedStore):
     def keys(self, now: float) -> list[str]:
         return [self.key.seen]
 
+    def keep_longer(self, seconds: float) -> None:
+        # Until all who have gone are announced, their times must not go.
+        super().keep_longer(max(seconds, self.gone_after))
+
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
         if self.needs_sweep and (yield from self.sweep(now)):
@@ -206,8 +211,7 @@ class SortedSet(ScriptedStore):
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        # Until all who have gone are announced, their times must not go.
-        cut = now - max(self.ttl - keys.SLACK, self.gone_after)
+        cut = now - (self.ttl - keys.SLACK)
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut

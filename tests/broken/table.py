@@ -1572,6 +1572,30 @@ place-before-a-loss-is-gone-on-from: Whoever was told of a loss goes on after it
 - start[shard] = reading.position
 + pass
 
+= redis/test_follow.py
+numbers-expire-when-all-have-gone: Nobody is told of a loss after all guests have gone.
+- redis.call('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0
++ redis.call('PTTL', seen)
+times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
+- super().keep_longer(max(seconds, self.gone_after))
++ super().keep_longer(seconds)
+numbers-that-are-gone-are-lost-each-time: Numbers that a server evicts are one loss.
+- if number and last:
++ if last:
+loops-are-kept: An event loop that has ended is freed, also if iterators took turns in it.
+- ] = WeakValueDictionary()
++ ] = {}  # type: ignore
+
+= servers/test_board.py::test_others_get_no_stream
+length-of-what-has-none: The answer to HEAD names no length that a GET does not have.
+- if self.follows is None:  # nobody knows the length of others
++ if True:
+
+= servers/test_metrics.py::test_the_app_serves_metrics_under_trio
+metrics-without-trio: Metrics are served under trio.
+- await outside_loop(list, registry.collect())
++ await __import__("asyncio").to_thread(list, registry.collect())
+
 = unit/test_helpers.py::test_what_flask_runs_before_a_request_may_run_after_it
 flask-writes-to-a-visit-that-is-over: What Flask runs before a request may run after it.
 - if visit is None or visit.is_over:

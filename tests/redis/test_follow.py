@@ -5,6 +5,7 @@ import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
 from itertools import pairwise
@@ -184,6 +185,31 @@ def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
 
 
+def test_last_seen_times_outlive_a_leave_that_is_announced_late(opens: Open) -> None:
+    site = opens(kind="guest", flush_interval=150)
+    site.saw("cy")
+    site.announced()
+    late = WINDOW + (site.settings.lag_seconds("guest") or 0)
+    assert site.lifetime("cy", "seen") > late
+    site.clock.now += late - 1
+    site.clean_up()
+    assert site.announced() == []
+    assert after(site, 2) == [("-cy", 0)]
+
+
+def test_nobody_is_told_of_a_loss_when_all_guests_have_gone(opens: Open) -> None:
+    """Their last-seen times expire long before the next sweep, and soon after the last leave."""
+    site = opens(kind="guest")
+    site.saw("cy")
+    site.announced()
+    seen = f"{site.store.shard_for('cy').name}:seen"
+    site.run(send("PEXPIRE", seen, 100))
+    assert after(site, GONE) == [("-cy", 0)]
+    assert site.lifetime("cy", "progress") > WINDOW
+    wait_until(lambda: not site.run(send("EXISTS", seen)))
+    assert site.announced() == []
+
+
 def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(sharded: FollowedSite) -> None:
     """A process that outlives the last visitor sweeps, and makes no key live longer."""
     sharded.saw("ann")
@@ -327,6 +353,19 @@ def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(wait(), 0.2))
     wait_until(is_nobody_reading)
+
+
+def test_iterators_that_wait_for_their_turn_hold_no_event_loop(site: FollowedSite) -> None:
+    presence = AsyncPresence(site.settings, clock=site.clock)
+
+    async def follow() -> "weakref.ref[Any]":
+        iterators = [presence.events() for _ in range(10)]
+        await asyncio.gather(*(each.wait_for_batch(0) for each in iterators))
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(follow())
+    gc.collect()
+    assert loop() is None
 
 
 CURSORS = ["", "0", "x", "1-0", "1-0.1.2", "1-0.1,", "-1-0.1", "1-0.1 ", "1-1.x", "\u0661.1", 7]
@@ -523,6 +562,18 @@ def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
             list(slow)
         site.saw("ann")
         assert next(slow).id == next(fast).id == "ann"
+
+
+def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(
+    site: FollowedSite, client: Any, prefix: str
+) -> None:
+    site.saw("ann")
+    site.announced()
+    client.delete(f"{prefix}:user:progress")
+    with pytest.raises(EventsLost):
+        site.announced()
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    assert site.announced() == []
 
 
 def make_older(client: Any, key: str, seconds: float) -> None:

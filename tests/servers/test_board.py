@@ -278,6 +278,7 @@ async def test_others_get_no_stream(
         assert "error" in json.loads((await stream.sent.get())["body"])
     async with opened(site, method="HEAD") as stream:
         assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
+        assert "content-length" not in stream.headers  # only that of the GET may be there
 
 
 def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(settings: Settings) -> None:

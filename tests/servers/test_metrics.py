@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import trio
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -16,9 +17,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from presence_middleware import Presence, Settings
 from presence_middleware.people import Reason
-from presence_middleware.prometheus import PresenceCollector
+from presence_middleware.prometheus import PresenceCollector, make_asgi_app
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import exchange
 from tests.support.backends import wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
@@ -63,6 +65,14 @@ def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> Non
     assert values(found, "presence_online") == {"user": 3, "bot": 0}
     assert found["presence_active", "user7d"] == 3
     assert values(found, "presence_peak") == {"user": 2}
+
+
+def test_the_app_serves_metrics_under_trio(recorder: Recorder) -> None:
+    registry = CollectorRegistry()
+    registry.register(PresenceCollector(recorder))
+    scope: Any = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
+    answer = trio.run(exchange, make_asgi_app(registry), scope)
+    assert b"presence_up 1.0" in answer.body
 
 
 def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
