@@ -11,7 +11,7 @@ from .errors import importing
 from .identity.ids import No, as_id, item, session_user, walk
 from .lookup import TemplatePresence, template_presence
 from .recorder import Visit
-from .request import SESSION, USER, VISIT, text
+from .request import SESSION, USER, VISIT, variable
 from .settings import Settings
 from .wsgi import PresenceMiddleware
 
@@ -103,7 +103,7 @@ class Login:
     def __call__(self) -> str | None:
         """Return the id of the user of the app now, else of the server, or None."""
         id = self.in_app()
-        return text(self._server) if self._server and not id else id
+        return variable(self._server) if self._server and not id else id
 
 
 def _begin(keys: Sequence[str]) -> None:

@@ -39,9 +39,13 @@ _APPLICATION = (
     "package.module (its `application`), package.module:app or package.module:create_app(), "
     "with literals as arguments if any"
 )
-_KEY_WITHOUT_LINES = r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{"
+# In base64: RSA and P-521, and shorter keys, by their first bytes: 30 . 30 . 06.
+_KEY_WITHOUT_LINES = r"MI[A-Za-z0-9+/]{70}|M..w(?:BQYD|E[Aw]YH)|---- BEGIN|ssh-|ecdsa-|\{"
 _NO_TEXT = r"[\ud800-\udfff]"  # bytes of the environment that are no UTF-8
-_NO_SECRET = re.compile(f"(?:{_KEY_WITHOUT_LINES}|.*{_NO_TEXT})", re.DOTALL).match
+_NO_PUBLIC_KEY = r"-----BEGIN(?! (?:\w+ )?PUBLIC KEY-----.*-----END)"
+_NO_SECRET = re.compile(
+    f"{_KEY_WITHOUT_LINES}|.*(?:{_NO_TEXT}|{_NO_PUBLIC_KEY})|$", re.DOTALL
+).match
 
 
 class InvalidValue(ValueError):
@@ -197,22 +201,17 @@ def session_secret(value: object) -> tuple[str, ...]:
     A public key (PEM) may have `\\n` for its line ends, as in an environment file.
     """
     if isinstance(value, (tuple, list)):
-        texts = tuple(map(_as_text, value))
-        if "" in texts:
-            raise ValueError(_SESSION_SECRETS)
-        return texts
-    text = _as_text(value).strip()
-    if is_public_key(text):
-        text = text.replace("\\n", "\n")
-        if "-----END" not in text or "PRIVATE KEY" in text:
-            raise ValueError(_SESSION_SECRETS)
+        texts = [_as_text(each) for each in value]
+    else:
+        text = _as_text(value).strip()
+        several = items(text)
+        if min(map(len, several), default=0) < MIN_SECRET_LENGTH:
+            several = []
+        texts = list(dict.fromkeys((text, *several))) if text else []
     # A public key in another format is no secret, and would be used as a shared secret.
-    if _NO_SECRET(text):
+    if any(map(_NO_SECRET, texts)):
         raise ValueError(_SESSION_SECRETS)
-    several = items(text)
-    if min(map(len, several), default=0) < MIN_SECRET_LENGTH:
-        several = []
-    return tuple(dict.fromkeys(filter(None, (text, *several))))
+    return tuple(texts)
 
 
 def is_public_key(secret: str) -> bool:
@@ -222,7 +221,8 @@ def is_public_key(secret: str) -> bool:
 
 def _as_text(value: object) -> str:
     if isinstance(value, str | bytes):
-        return value if isinstance(value, str) else value.decode()
+        text = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+        return text.replace("\\n", "\n") if is_public_key(text) else text
     raise ValueError(_SESSION_SECRETS)  # anybody could guess the text of None
 
 

@@ -69,6 +69,9 @@ class Request(Protocol):
         It is the peer's if no proxy is trusted.
         """
 
+    age: float = 0.0
+    """For how many seconds the request has been open."""
+
     holds_until: float = math.inf
     """Until when its headers show the same user, as a time of `time.time()`. Sources lower it."""
 
@@ -114,7 +117,8 @@ class Request(Protocol):
         """
         pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
         match = pattern.search(cookies) if cookies else None
-        return match[1].rstrip() if match else None
+        # Quotation marks inside of it are its own: some sites store JSON.
+        return match[1].strip().removeprefix('"').removesuffix('"').rstrip() if match else None
 
     @property
     def user(self) -> object:
@@ -236,7 +240,7 @@ class WsgiRequest(StateRequest):
         if USER in self.state:
             return self.state[USER]()
         user = self.state.get("REMOTE_USER")
-        return text(user) if isinstance(user, str) else user
+        return variable(user) if isinstance(user, str) else user
 
     @property
     def session(self) -> Mapping[str, Any] | None:
@@ -352,7 +356,7 @@ def token(name: str) -> str:
 @lru_cache(MOST_NAMES)
 def _cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
     """Return a pattern whose `search` finds the first or the `last` cookie `name`."""
-    pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
+    pair = rf"[ \t]*{re.escape(token(name))}[ \t]*=([^;]*)"
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")
 
 
@@ -369,6 +373,14 @@ def text(latin: str | bytes) -> str:
         return latin.encode("latin-1").decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return latin  # already text, set by a layer of the site
+
+
+def variable(latin: str) -> str:
+    """Decode what a WSGI server says in its environ as UTF-8; the text of a layer is unchanged."""
+    try:
+        return latin.encode("latin-1").decode()
+    except UnicodeError:
+        return latin
 
 
 @lru_cache(MOST_NAMES)

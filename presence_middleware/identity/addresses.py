@@ -94,10 +94,17 @@ def parse_proxies(value: object) -> Proxies:
         return Proxies(hops=int(text))
     names = items(text)
     try:
-        networks = tuple(ip_network(name, strict=False) for name in names if name != "unix")
+        networks = tuple(_network(name) for name in names if name != "unix")
     except ValueError:
         raise ValueError(_PROXIES) from None
     return Proxies(networks=networks, unix="unix" in names)
+
+
+def _network(name: str) -> Network:
+    """Parse a network; IPv4 in IPv6 becomes IPv4, as an address does that is compared with it."""
+    network = ip_network(name, strict=False)
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    return ip_network((mapped, network.prefixlen - 96)) if mapped else network
 
 
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
@@ -159,7 +166,8 @@ def _forwarded(header: str) -> list[Address | None]:
             pairs = _PAIRS.findall(header, comma + 1, end)
             nodes = [value.strip('"') for name, value in pairs if name.lower() == "for"]
             node = _ESCAPE.sub(r"\1", nodes[0]) if len(nodes) == 1 else ""
-            hops.append(parse_address(node))
+            is_empty = not header[comma + 1 : end].strip(" \t")  # and then none (RFC 9110 5.6.1)
+            hops += [] if is_empty else [parse_address(node)]
             end = comma
         if comma < 0 or len(hops) == MOST_HOPS:
             break

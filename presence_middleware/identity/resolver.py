@@ -77,7 +77,7 @@ class RuleMatcher(Matcher):
     def __init__(self, rule: rules.Rule, hasher: Hasher, session_secrets: tuple[str, ...]) -> None:
         self.rule, self.kind = rule, rule.kind
         self.is_checked = rule.checked
-        self.has_quota = rule.type.forgeable
+        self.has_quota = rule.type.client_supplied
         self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
         is_header = bool(rule.front_header)
@@ -90,7 +90,9 @@ class RuleMatcher(Matcher):
         self._claims = site_function(rule.argument, "an id") if self.has_claims else bool
         self._to_id: Callable[[str], FoundId] = normalize_id
         if rule.hashed:
-            self._to_id = lambda value: "" if value.isspace() else hasher(value)
+            # What a client chooses, such as a cookie, must not have the hash of a login.
+            place = f"{rule.source}:{rule.argument}\n" if rule.type.client_supplied else ""
+            self._to_id = lambda value: "" if value.isspace() else hasher(place + value)
         self._has_failed = False
 
     def find(self, request: Request) -> FoundId | None:
@@ -283,8 +285,9 @@ class IdentityResolver:
             crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others])
 
-        self._search = search(matchers)
-        self._unchecked = search(unchecked) if self.checks_status else self._search
+        refused = search(unchecked)
+        self._search = search(matchers)  # the last to give its matchers their places
+        self._unchecked = refused if self.checks_status else self._search
         self.matchers = self._search.matchers
         """All steps of the search, in order."""
         self._claims = [each for each in matchers if each.has_claims]

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from ..errors import SettingsError
-from ..request import Request, token
+from ..request import Request, token, variable
 from . import sessions
 from .addresses import client_address
 from .ids import (
@@ -65,10 +65,9 @@ class SourceType:
     client_supplied: bool = False
     """True if a client can choose the id. Then crawlers come first, and it proves no login.
 
-    Its ids are hashed unless the rule ends with `:raw`.
+    Its ids are hashed unless the rule ends with `:raw`. As a client can invent any number of them,
+    also of addresses in its IPv6 network, each network has a quota.
     """
-    forgeable: bool = False
-    """True if a client can invent any number of ids from the same address."""
     checked: bool = False
     """True if its ids count only where the response accepts the login."""
     header: str = ""
@@ -149,6 +148,12 @@ def state(key: str, _: Secrets) -> FindId:
     return lambda request: user_id(walk(request.state, key, member))
 
 
+def environ(key: str, secrets: Secrets) -> FindId:
+    """Return a reader of a key of the environ, as `state` does; what a server set is UTF-8."""
+    read = state(key, secrets)
+    return lambda request: variable(read(request) or "")
+
+
 def function(path: str, __: Secrets) -> FindId:
     """Return a reader that calls a function of the site, `package.module:callable`.
 
@@ -216,9 +221,9 @@ def nearest_source(name: str) -> str | None:
 _by_app = partial(SourceType, set_by_app=True)
 _in_cookie = partial(SourceType, header="cookie")
 _flask = partial(_in_cookie, signed="itsdangerous", extra="flask")
-_chosen = partial(SourceType, client_supplied=True, forgeable=True)
+_chosen = partial(SourceType, client_supplied=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True, absent="no User-Agent")
-_state = partial(_by_app, state, "KEY", absent="no such key")
+_state = partial(_by_app, argument="KEY", absent="no such key")
 SOURCES: Mapping[str, SourceType] = {
     "auth": _by_app(auth, "[ATTRIBUTE]", absent="nobody is logged in"),
     "identify": _by_app(
@@ -250,10 +255,10 @@ SOURCES: Mapping[str, SourceType] = {
     ),
     "cookie": _chosen(lambda name, _: cookie(name), "NAME", "sessionid", header="cookie"),
     "user-agent": _agent(lambda *_: attrgetter("user_agent")),
-    "ip": SourceType(lambda *_: client_address, client_supplied=True, absent="no address"),
+    "ip": _chosen(lambda *_: client_address, absent="no address"),
     "visitor": _agent(lambda *_: visitor),
-    "environ": _state("site.user"),
-    "scope": _state("state.user.id"),
+    "environ": _state(environ, example="site.user"),
+    "scope": _state(state, example="state.user.id"),
 }
 FUNCTION = _by_app(function, "callable", absent="it returned no id")
 ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"

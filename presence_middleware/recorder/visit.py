@@ -123,6 +123,11 @@ class Visit(StateRequest):
             self.room = rooms.entered(self, self.arrival, signal)
 
     @property
+    def age(self) -> float:  # type: ignore[override]
+        """For how many seconds it has been open."""
+        return self.recorder.stamp() - self.arrival
+
+    @property
     def needs_status(self) -> bool:
         """True if what is recorded depends on the status of the response."""
         return self.is_logout or self.recorder.resolver.checks_status
@@ -328,7 +333,7 @@ class Unrecorded(Visit):
     """The visit of a site with `PRESENCE_ENABLED=0`: shows who asks, and does nothing else."""
 
     purpose = NO_VISIT
-    arrival = stamp = 0.0
+    arrival = stamp = age = 0.0
 
     def __init__(
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None

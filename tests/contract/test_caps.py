@@ -257,6 +257,15 @@ def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     assert "2001:db8" not in caplog.text
 
 
+@pytest.mark.parametrize("source", ["ip", "ip:raw", "visitor", "cookie:sid"])
+def test_the_addresses_of_a_network_are_within_its_quota(recording: Recording, source: str) -> None:
+    recorder = recording(identity=f"user=auth, guest={source}", secret="a secret of the test")
+    for n in range(guests.QUOTA + 50):
+        asks(recorder, "a browser", f"2001:db8::{n:x}", HTTP_COOKIE=f"sid={n}")
+    assert recorder.flush()
+    assert recorder.stats().dropped == {"quota": 50}
+
+
 def test_who_enters_a_room_is_within_the_quota(recording: Recording) -> None:
     recorder = recording(rooms="named")
     for n in range(250):

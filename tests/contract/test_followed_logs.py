@@ -277,8 +277,9 @@ JSON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (CADDY, {}),
     (NGINX, {}),
     *(({**CADDY, "ts": time}, {}) for time in TIMES),
-    # Some servers write é as it is, others as \\u00e9. A byte may also be no UTF-8.
-    *(({**CADDY, "user_id": user}, {"user": user}) for user in ("éve", "ÿ", "愛", "é\udce9")),
+    # Some servers write é as it is, others as \\u00e9.
+    *(({**CADDY, "user_id": user}, {"user": user}) for user in ("éve", "ÿ", "愛")),
+    ({**CADDY, "user_id": "é\udce9"}, {"user": "Ã©é"}),  # a byte that is no UTF-8
     # A filter of Caddy's log removes headers.
     *(
         ({**CADDY, "request": {**CADDY["request"], "headers": left}}, {"user_agent": None})

@@ -102,6 +102,8 @@ CASES_OF_COUNTS = [
     ("2", forwarded("for=_hidden, for=198.51.100.7, for=unknown"), "198.51.100.7"),
     ("1", forwarded("proto=https;by=6.6.6.6"), PROXY),
     ("1", forwarded("xfor=6.6.6.6"), PROXY),
+    *(("1", forwarded(f"for=198.51.100.7{end}"), "198.51.100.7") for end in (",", ", \t,,")),
+    ("2", forwarded("for=198.51.100.7, , for=10.0.0.2"), "198.51.100.7"),
     # A value in quotes is one value, whatever stands in it.
     ("1", forwarded('for=198.51.100.7;host="a\\";for=6.6.6.6;x=\\""'), "198.51.100.7"),
     ("2", forwarded('for=198.51.100.7;host=",for=6.6.6.6,"', "for=10.0.0.2"), "198.51.100.7"),
@@ -118,6 +120,7 @@ CASES_OF_NETWORKS = [
     (NETWORKS, for_("10.9.9.9, 10.0.0.2"), "10.9.9.9"),  # a client from inside
     (NETWORKS, for_("6.6.6.6, unknown, 10.0.0.2"), "10.0.0.2"),  # the last that is known
     (NETWORKS, for_("6.6.6.6, , 10.0.0.2"), "6.6.6.6"),  # RFC 9110 5.6.1: empty ones are none
+    (NETWORKS, forwarded("for=6.6.6.6, , for=10.0.0.2"), "6.6.6.6"),
     (NETWORKS, forwarded('for=6.6.6.6, for="[fd00::3]", for=10.0.0.2'), "6.6.6.6"),
     (NETWORKS, forwarded('for=6.6.6.6, for=198.51.100.7, for="[fd00::3]:80"'), "198.51.100.7"),
     (NETWORKS, forwarded("for=6.6.6.6, for=_hidden, for=10.0.0.2"), "10.0.0.2"),

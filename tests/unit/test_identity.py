@@ -150,6 +150,7 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         *((Request(), "None None None"), (cookies("xsid=1; SID=2"), "None None None")),
         *((cookies("sid=a%20b"), "a%20b a%20b None"), (cookies("sid=1", "sid=2"), "1 2 None")),
         (cookies('sid="first"; x=1; sid=second '), "first second None"),
+        (cookies('sid={"a":"b"} ; x=1'), '{"a":"b"} {"a":"b"} None'),
     ],
 }
 
@@ -341,10 +342,24 @@ def test_bytes_of_a_layer_are_utf_8(source: str, user: bytes, id: str | None) ->
     assert found == (id and Identity("user", id))
 
 
+def test_no_client_can_choose_a_value_with_the_hash_of_another_source() -> None:
+    settings = chain("user=header:X-User:hashed, user=cookie:device, user=cookie:other, user=ip")
+    requests = [said("192.0.2.7"), cookies("device=192.0.2.7"), cookies("other=192.0.2.7")]
+    found = [ask_wsgi(settings, each) for each in (*requests, Request(peer="192.0.2.7"))]
+    assert len({each and each.id for each in found}) == 4
+
+
 def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text() -> None:
     """PEP 3333 decodes bytes as latin-1; a layer of the site may store real text."""
-    for user, read in (("j\xfcrgen".encode().decode("latin-1"), "j\xfcrgen"), ("j\u0171r",) * 2):
+    of_server = "j\xfcrgen".encode().decode("latin-1")
+    for user, read in (
+        (of_server, "j\xfcrgen"),
+        *((text, text) for text in ("j\u0171r", "j\xfcr")),
+    ):
         assert WsgiRequest({"REMOTE_USER": user}).user == read
+        for source in ("auth", "environ:REMOTE_USER", "environ:SSL_CLIENT_S_DN_CN"):
+            asked = Request(state={"REMOTE_USER": user, "SSL_CLIENT_S_DN_CN": user})
+            assert ask_wsgi(chain(f"user={source}"), asked) == Identity("user", read), source
 
 
 def test_parsed_values_are_checked_as_their_text_is() -> None:

@@ -7,6 +7,15 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256K1,
+    SECP256R1,
+    SECP384R1,
+    SECP521R1,
+    EllipticCurve,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from itsdangerous import TimestampSigner
 
 from presence_middleware.identity import resolver
@@ -112,6 +121,22 @@ def test_a_token_counts_until_it_expires(chain: str, cookie: str, agent: str, th
             assert kind(found, request(header, cookie, agent)) == expected, seconds
 
 
+@pytest.mark.parametrize("source", ["bearer:who", "starlette-session:who", "pyramid-session:who"])
+def test_what_expires_while_its_connection_is_open_counts_to_the_end(source: str) -> None:
+    scheme = next(each for each in SCHEMES.values() if each.source == source)
+    found = make(f"user={source}, guest=visitor", session_secret=scheme.secret)
+    with at(NOW):
+        views = scheme.request(scheme.make(KEY)).views()
+    lasts = scheme.lasts or 60  # a token has its `exp`
+    for age in (lasts - 2, lasts + 30, 9 * lasts):
+        with at(NOW + age):
+            for view in views:
+                view.age = age - 1
+                assert kind(found, view) == "user", age
+                view.age = 0.0  # another request, which sends it too late
+                assert kind(found, view) == ("user" if age < lasts else "guest"), age
+
+
 def test_a_cookie_that_turns_valid_later_counts_from_then_on() -> None:
     with at(NOW + 30):  # a host of the site whose clock is ahead
         session = TimestampSigner(KEY).sign(base64.b64encode(b'{"user": "ann"}')).decode()
@@ -136,6 +161,11 @@ def test_a_refused_login_is_refused_although_it_is_remembered() -> None:
             expected = "guest" if is_refused else "user"
             assert kind(found, asked, is_refused=is_refused) == expected
             assert found.resolve(asked, is_refused=is_refused)[1].is_checked is not is_refused
+
+
+def test_the_earliest_rule_decides_who_logs_out_also_if_one_is_checked() -> None:
+    found = make("user=environ:x:checked, member=environ:y, guest=visitor", bots="count")
+    assert [matcher.place for matcher in found.matchers] == [0, 1, 2, 3]
 
 
 class Released(WsgiRequest):
@@ -170,6 +200,17 @@ def test_another_address_or_browser_is_another_visitor() -> None:
     others = [request(), request(agent="x"), WsgiRequest({**request().state, "REMOTE_ADDR": "::1"})]
     for _ in range(2):
         assert len({str(found.resolve(other)) for other in others}) == 3
+
+
+@pytest.mark.parametrize(
+    ("curve", "algorithm"),
+    [(SECP256R1, "ES256"), (SECP384R1, "ES384"), (SECP521R1, "ES512"), (SECP256K1, "ES256K")],
+)
+def test_a_token_of_any_curve_counts(curve: type[EllipticCurve], algorithm: str) -> None:
+    pair = generate_private_key(curve())
+    public = pair.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    found = make("user=bearer:sub", session_secret=public.decode())
+    assert kind(found, request(f"Bearer {jwt.encode({'sub': 'ann'}, pair, algorithm)}")) == "user"
 
 
 def test_ids_change_with_the_shared_key() -> None:

@@ -63,6 +63,9 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}', "-----BEGIN PUBLIC KEY-----"),
             *("\udcff" * 16, "sixteen letters or\n\udcff"),
             "-----BEGIN PRIVATE KEY-----\nMC4\n-----END PRIVATE KEY-----",
+            "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----",
+            *("MFkwEwYHKoZIzj0CAQYI", "MCowBQYDK2VwAyEAGb9E", "---- BEGIN SSH2 PUBLIC KEY ----"),
+            f"sixteen letters or more, MII{'A' * 80}",
         ],
         "secrets with commas between, or whole public keys (PEM)",
     ),
@@ -195,6 +198,7 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str) -> None:
     [
         ("trusted_proxies", [True, None]),
         ("session_secret", [None, [SECRET, None], [""], (SECRET, ""), 5]),
+        ("session_secret", [b"\xec" * 16, ["\udcff" * 16], (SECRET, "ssh-rsa AAAA")]),
         ("ip_prefix", [(1, -1), (33, 56), (24,), (24, 56, 1), None]),
         ("window", [0, -1, True, timedelta(0), "٣m x"]),
     ],
@@ -387,7 +391,7 @@ def proxies(*names: str, **given: Any) -> Proxies:
     return Proxies(networks=tuple(map(ip_network, names)), **given)
 
 
-TWO, KEY = f"{SECRET}, {SECRET}2", "-----BEGIN X-----\nM\n-----END X-----"
+TWO, KEY = f"{SECRET}, {SECRET}2", PUBLIC_KEY
 # A setting, texts and other values of it, and what they mean.
 READ: list[tuple[str, list[Any], Any]] = [
     *(
@@ -416,6 +420,8 @@ READ: list[tuple[str, list[Any], Any]] = [
             *((["32"], proxies(hops=32)), (["unix"], proxies(unix=True))),
             (["10.1.2.3/8", "10.0.0.0/255.0.0.0"], proxies("10.0.0.0/8")),
             (["10.0.0.0/8,,fd00::/8,"], proxies("10.0.0.0/8", "fd00::/8")),
+            (["::ffff:10.0.0.1", "::ffff:a00:1/128"], proxies("10.0.0.1")),
+            (["::ffff:10.1.2.3/104"], proxies("10.0.0.0/8")),
             *((["::1"], proxies("::1")), (["unix, ::1"], proxies("::1", unix=True))),
         )
     ),
