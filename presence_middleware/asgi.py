@@ -183,7 +183,10 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         self.note()
         with self.asking:
             if self.recorder.has_pending:
-                return await in_thread(self.recorder.read, plan)
+                # Not the read itself: in an outage, reads would wait for the few threads of a loop.
+                attempt = await in_thread(self.recorder.write_before, plan)
+                if attempt.query is None:
+                    return attempt.answer  # type: ignore[no-any-return]
             return await self.backend.async_driver.run(plan)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:

@@ -186,14 +186,14 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     ]
     balance = f" ({_range(each_shard)} a shard)" if len(each_shard) > 1 else ""
     lasting = [key for key, life in zip(there, lives, strict=True) if int(life) == -1]
-    summary = (
+    what = (
         f"kind {kind}: {how}, {_number(sum(members.values()), 'member')} in "
-        f"{_number(len(there), 'key')}{balance}, "
-        f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
-        f"{parsers.format_duration(max(map(int, lives)))}"
+        f"{_number(len(there), 'key')}{balance}, {_bytes(sum(int(used or 0) for used in usage))}"
     )
-    never = f"; these keys never expire: {', '.join(lasting)}" if lasting else ""
-    return Finding(not lasting, summary + never)
+    # A key may have expired since its type was read.
+    longest = parsers.format_duration(max(0, *map(int, lives)))
+    never = f"these keys never expire: {', '.join(lasting)}"
+    return Finding(not lasting, f"{what}, {never if lasting else f'expire within {longest}'}")
 
 
 def _capacity(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:

@@ -256,7 +256,8 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
     """Yield a problem for each setting that is at odds with another."""
     if settings.flush_interval > settings.window / 3:
         interval = parsers.format_duration(settings.flush_interval)
-        longest = parsers.format_duration(settings.window / 3)
+        # Rounded down, so that it is accepted.
+        longest = parsers.format_duration(settings.window * 1000 // 3 / 1000)
         yield (
             f"{called['flush_interval']}={interval}: expected at most a third of "
             f"{called['window']} ({longest}), or users flicker between two writes"

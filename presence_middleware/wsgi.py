@@ -82,7 +82,7 @@ class PresenceMiddleware:
         except BaseException:
             visit.end()
             raise
-        if isinstance(body, (list, tuple)) or _is_file(body, environ):
+        if isinstance(body, (list, tuple, bytes)) or _is_file(body, environ):
             visit.end()
             return body
         return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)

@@ -226,6 +226,8 @@ def _source(path: str, since: float | None) -> GrowingLog | Pipe:
 
 
 class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # seconds for which a connection without a request holds a thread
+
     def log_message(self, *_: Any) -> None:
         """Log no request."""
 
@@ -247,6 +249,9 @@ def _serve_board(settings: Settings, address: str) -> None:
     class Server(ThreadingMixIn, WSGIServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """Report no client that went away or sent nothing; errors of the app are reported."""
 
     try:
         server = make_server(host.strip("[]"), int(port), app, Server, _Handler)

@@ -208,8 +208,10 @@ class AsyncDriver(_Runner):
         loop, key = asyncio.get_running_loop(), (os.getpid(), self.url)
         if loop not in _async_clients:
             # The clients of a closed loop refer to it, so it would never be collected.
-            for closed in [other for other in _async_clients if other.is_closed()]:
-                del _async_clients[closed]
+            # Other threads may begin loops and do the same meanwhile.
+            others = [each() for each in _async_clients.keyrefs()]
+            for closed in [other for other in others if other and other.is_closed()]:
+                _async_clients.pop(closed, None)
             _async_clients[loop] = {}
         clients = _async_clients[loop]
         if key not in clients:
@@ -223,7 +225,8 @@ class AsyncDriver(_Runner):
         """
         require_asyncio()
         if self._threads is not None:
-            return await in_thread(self._threads.run, plan)
+            # Many at once wait for the few threads of a loop, and that counts as well.
+            return await in_thread(self._threads.run, plan, time.monotonic() + READ_SECONDS)
         return await self._run(plan)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:

@@ -32,11 +32,13 @@ FIXED = {
     "PRESENCE_ROOMS": "/,/t/{topic}",
     "PRESENCE_PULSE_PATH": "/pulse",
     "PRESENCE_EVENTS": "user,guest",
+    # An embedded server keeps its keys: with another number, the next demo could not read them.
+    "PRESENCE_SHARDS": "1",
 }
 # Never that of a site whose settings are in the environment. Simulated visitors have a prefix of
 # their own, so that a demo without them counts none that a demo before it has left.
 SITE_PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
-IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS", "PULSE_PATH", "EVENTS")
+IN_ANOTHER_SHELL = ("PRESENCE_REDIS_URL", "PRESENCE_PREFIX", "PRESENCE_WINDOW", *FIXED)
 STOP_SECONDS = 5  # at most, for workers that write what waits
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
@@ -148,8 +150,7 @@ def start_server(directory: Path) -> None:
 
 
 def _welcome(url: str, crowd: int) -> str:
-    names = [f"PRESENCE_{name}" for name in IN_ANOTHER_SHELL]
-    shell = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in names)
+    shell = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in IN_ANOTHER_SHELL)
     board, token = (os.environ[f"PRESENCE_BOARD_{name}"] for name in ("PATH", "TOKEN"))
     visitors = "visitor" if crowd == 1 else "visitors"
     lines = [

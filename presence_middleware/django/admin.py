@@ -7,6 +7,7 @@ from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.http import HttpRequest
 from django.utils.safestring import mark_safe
 
+from ..identity.ids import normalize_id
 from ..lookup import template_presence, template_question
 from ..queries import Queries
 from ..stores import Plan, merge_plans
@@ -18,6 +19,11 @@ DASH = "-"
 def _ask(queries: Queries, ids: list[str]) -> Plan[list[Any]]:
     """Return which of `ids` are online, and when each was last seen, in one round trip."""
     return merge_plans([queries.online_among(ids), queries.last_seen_among(ids)])
+
+
+def _stored_id(id: object) -> str:
+    """Return an id as it is stored; empty text for none."""
+    return "" if id is None else normalize_id(str(id))
 
 
 class PresenceAdminMixin:
@@ -48,10 +54,12 @@ class PresenceAdminMixin:
         class ChangeList(of_site):  # type: ignore[misc]
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
-                users = {str(getattr(user, field)): user for user in self.result_list}
-                here, moments = _ask(template_presence(request), list(users)) or [None, {}]
-                for id, user in users.items():
-                    user._presence = None if here is None else (id in here, moments[id])
+                # Several users may have the same id, or none: a field need not be unique or set.
+                ids = [(user, _stored_id(getattr(user, field))) for user in self.result_list]
+                asked = [id for _, id in ids if id]
+                here, moments = _ask(template_presence(request), asked) or [None, {}]
+                for user, id in ids:
+                    user._presence = None if here is None else (id in here, moments.get(id))
 
         return ChangeList
 

@@ -95,7 +95,8 @@ def serve(directory: Path, *, start: bool = True) -> Path:
             if not is_supervised and not start:
                 raise PresenceUnavailable(
                     f"no embedded server is running in {directory}; start the site first "
-                    "(embedded:// depends on the working directory, embedded:///path does not)"
+                    "as the same user (embedded:// depends on the working directory, "
+                    "embedded:///path does not)"
                 )
             # While a server is being stopped, no share can be taken.
             has_share = _take_share(directory)
@@ -262,8 +263,9 @@ def _check_private(directory: Path) -> None:
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_own or status.st_mode & 0o022:
         raise PresenceUnavailable(
-            f"{directory} must be a directory that belongs to user {os.geteuid()} and that "
-            "no other user can write to (chmod 700)"
+            f"{directory} belongs to user {status.st_uid}, and this process to user "
+            f"{os.geteuid()}: only processes of one user share a server, in a directory that no "
+            "other user can write to (chmod 700)"
         )
 
 

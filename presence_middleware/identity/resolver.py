@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .. import logs
-from ..request import HeaderNames, Locate, Request
+from ..request import HeaderNames, Locate, Request, text
 from . import rules
 from .bots import BOT, COUNT, OFF, Crawlers
 from .ids import FoundId, Hasher, No, Who, missing, normalize_id
@@ -311,13 +311,14 @@ class IdentityResolver:
             return NOBODY
         return who, matcher
 
-    def named(self, id: str | int | None, kind: str | None) -> Found:
+    def named(self, id: str | int | bytes | None, kind: str | None) -> Found:
         """Return who a layer names by an id, by default of `default_kind`; nobody without an id.
 
         Raises `QueryError` for an unknown kind.
         """
         kind = rules.known_kind(self.default_kind if kind is None else kind, self.kinds)
-        stored = "" if id is None else normalize_id(str(id))
+        given = text(id) if isinstance(id, bytes) else str(id)
+        stored = "" if id is None else normalize_id(given)
         return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY
 
     def claimed(self, who: Who) -> Who:

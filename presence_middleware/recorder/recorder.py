@@ -306,19 +306,28 @@ class Recorder:
     def read(self, plan: Plan[T]) -> T:
         """Write everything that waits and run a reader's plan, in the same round trip if possible.
 
-        Return the result of the plan. Raises the errors of `Driver.run`. If the write found
-        an outage, its error is raised at once: a reader never waits twice for the same outage.
+        Return the result of the plan. Raises the errors of `Driver.run`.
+        """
+        attempt = self.write_before(plan)
+        return attempt.answer if attempt.query is None else self.backend.driver.run(plan)
+
+    def write_before(self, plan: Plan[Any]) -> Attempt:
+        """Write everything that waits and run a reader's plan in the same round trip if possible.
+
+        If it was run, the attempt has its result as the `answer`, else the plan is still its
+        `query`. Raises the errors of `Driver.run`. If the write found an outage, its error is
+        raised at once: a reader never waits twice for the same outage.
         """
         self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
         if attempt.query is None:
             if isinstance(attempt.answer, Exception):
                 raise attempt.answer
-            return attempt.answer  # type: ignore[no-any-return]
+            return attempt
         failure = attempt.failure
         if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
             raise failure
-        return self.backend.driver.run(plan)
+        return attempt
 
     def depart(self, who: Who, *, erase: bool = False) -> None:
         """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.

@@ -151,7 +151,7 @@ class Visit(StateRequest):
         """
         return self.purpose in (Purpose.PAGE, Purpose.PULSE) and self.state is not OVER
 
-    def identify(self, id: str | int | None, kind: str | None = None) -> None:
+    def identify(self, id: str | int | bytes | None, kind: str | None = None) -> None:
         """Set the identity of this visit. It replaces the identity that the request itself shows.
 
         `id` is the id of the user. None or an empty text undoes earlier calls. `kind` is by default

@@ -52,7 +52,8 @@ def visit_in(state: State) -> Visit:
         # What an inner layer says last wins; nobody withdraws it.
         *((None, [said], ("user", said.strip())) for said in ("ann", " ann ")),
         *((None, [said], ("user", str(said))) for said in (42, 0)),
-        *((None, ["ann", nobody], ("user", "bob")) for nobody in (None, "", "  ")),
+        (None, ["j\xfcrgen".encode()], ("user", "j\xfcrgen")),
+        *((None, ["ann", nobody], ("user", "bob")) for nobody in (None, "", "  ", b"")),
         # The default kind is that of `auth`, or else the first.
         ("a=user-agent, b=auth, c=visitor", ["ann"], ("b", "ann")),
         ("a=user-agent, b=visitor", ["ann"], ("a", "ann")),

@@ -493,7 +493,10 @@ def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path
     [
         ("a file", "File exists"),
         ("a group", "no other user can write"),
-        ("another owner", "must be a directory that belongs to user"),
+        (
+            "another owner",
+            f"belongs to user {os.getuid()}, and this process to user {os.getuid() + 1}",
+        ),
         ("no Python", "needs a python3 on PATH"),
     ],
 )

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
@@ -312,6 +314,41 @@ def test_max_connections_in_the_url_limits_the_readers(
     assert came <= 3 + 4  # the test's own, of which there are up to four
 
 
+@pytest.mark.parametrize("sort", ["handler", "reader in threads"])
+def test_many_coroutines_at_once_learn_of_an_outage_in_time(
+    sort: str, place: Place, prefix: str
+) -> None:
+    """An event loop has few threads: whoever waits for one of them waits for Redis."""
+    settings = by_header(place.url, prefix)
+    recorder = Recorder(settings, background=False)
+    client = redis.Redis.from_url(place.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+    threads = AsyncPresence(settings, client=client)
+
+    async def seconds_of(reader: AsyncPresence) -> float:
+        with Stopwatch() as watch, pytest.raises(PresenceUnavailable):
+            await reader.count()
+        return watch.seconds
+
+    async def ask_in_vain(_: AsyncPresence) -> float:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        scopes = [{"headers": [(b"x-user", b"%d" % number)]} for number in range(40)]
+        visits = [AsgiVisit(recorder, scope) for scope in scopes]
+        readers = visits if sort == "handler" else [threads] * 40
+        assert {await reader.count() for reader in readers} <= {*range(41)}
+        recorder.record(("user", "bob"), recorder.stamp())
+        with hung(place):
+            seconds = await asyncio.gather(*map(seconds_of, readers))
+        for visit in visits:
+            visit.end()
+        return max(seconds)
+
+    # A handler writes first, and may take a second more for that.
+    assert awaited(settings, ask_in_vain) < drivers.READ_SECONDS + 1.2
+    wait_until(recorder.flush)
+    recorder.close()
+    client.close()
+
+
 @contextmanager
 def all_taken(presence: Presence) -> Iterator[None]:
     """All connections that readers of this process may have are in use, and their slots."""
@@ -406,6 +443,23 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
         return set(answers)
 
     assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
+
+
+def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, prefix: str) -> None:
+    closed, begun = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    def is_closed() -> bool:
+        """Other threads have their turn: one forgets the closed loop, too, and one begins."""
+        drivers._async_clients.pop(closed, None)
+        drivers._async_clients[begun] = {}
+        return True
+
+    drivers._async_clients[closed] = {}
+    closed.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closed, "is_closed", is_closed)
+        assert awaited(by_header(valkey.url, prefix), lambda presence: presence.count()) == 0
+    begun.close()
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:

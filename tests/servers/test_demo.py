@@ -30,7 +30,13 @@ def processes_of(folder: Path) -> list[str]:
 
 def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path) -> None:
     """Also while a browser holds a connection open, ahead of a request."""
-    site = {"PRESENCE_PREFIX": "shop", "PRESENCE_ROOMS": "", "PRESENCE_IDENTITY": "user=basic"}
+    site = {
+        "PRESENCE_PREFIX": "shop",
+        "PRESENCE_ROOMS": "",
+        "PRESENCE_IDENTITY": "member=auth",
+        "PRESENCE_STORE": "member=hyperloglog",
+        "PRESENCE_SHARDS": "4",
+    }
     with (
         Demo(tmp_path, crowd=3, **site) as demo,
         socket.create_connection(("127.0.0.1", demo.port)),
@@ -41,6 +47,11 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         path = socket_path(tmp_path / "presence_middleware" / "demo")
         with Redis(unix_socket_path=str(path), decode_responses=True) as client:
             assert {key.partition(":")[0] for key in client.scan_iter()} == {"demo-crowd"}
+        # The commands work in another shell with the settings of the site, and in one without.
+        line = next(line for line in printed.splitlines() if "in another shell" in line)
+        doctor = line.split(": ", 1)[1].replace("count guest", "doctor")
+        for given in (demo.environment, environment(XDG_STATE_HOME=str(tmp_path))):
+            assert subprocess.run(doctor, shell=True, env=given).returncode == 0
         assert processes_of(tmp_path)
         assert demo.interrupt(signal.SIGTERM) == 0
         assert demo.output == printed

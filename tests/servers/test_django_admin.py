@@ -20,7 +20,8 @@ RECIPE
 django_site.urlpatterns[:] = [path("admin/", admin.site.urls)]
 User.presence = property(lambda user: "an attribute of the site")
 django_site.prepare("root", "")
-User.objects.bulk_create(User(username=f"user{n}") for n in range(40))
+names = "", "smith", "smith "
+User.objects.bulk_create(User(username=f"user{n}", last_name=names[n % 3]) for n in range(40))
 client = Client(headers={"host": "127.0.0.1"})
 client.force_login(User.objects.get(username="root"))
 for field in sys.argv[1:]:
@@ -53,6 +54,15 @@ def test_a_page_of_the_list_asks_once(
         assert re.fullmatch("now|.*ago", rows["user1"][1])
         assert rows["user9"][1] == "-"
         assert len(rows) == 41
+
+
+def test_a_field_that_is_empty_or_not_unique_breaks_no_page(
+    tmp_path: Path, variables: dict[str, str], presence: Presence
+) -> None:
+    presence.touch("smith")
+    (page,) = lists_of_users(tmp_path, variables, "last_name")
+    rows = {name: online for name, online, _ in page}
+    assert [rows[f"user{n}"] for n in range(6)] == ["○", "●", "●"] * 2
 
 
 def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
         refused = {"PRESENCE_REDIS_URL": f"unix://asks:{SECRET}@{valkey.socket}"}
         nobody = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/none"}
         for given, wrong, right in (
-            ({}, f"these keys never expire: {key}", "ok    online: 1 user, 1 guest, 0 bot\n"),
+            ({}, f" B, these keys never expire: {key}\n", "ok    online: 1 user, 1 guest, 0 bot\n"),
             (refused, "WRONG Redis refused: ", "ok    server: "),
             (nobody, "WRONG Redis did not answer", "PRESENCE_WINDOW=10m (default)"),
             ({"PRESENCE_WINDOW": "soon"}, "PRESENCE_WINDOW='soon'", ""),

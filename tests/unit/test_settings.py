@@ -199,6 +199,7 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str) -> None:
         ("trusted_proxies", [True, None]),
         ("session_secret", [None, [SECRET, None], [""], (SECRET, ""), 5]),
         ("session_secret", [b"\xec" * 16, ["\udcff" * 16], (SECRET, "ssh-rsa AAAA")]),
+        *((name, [SECRET.encode()]) for name in ("secret", "board_token")),
         ("ip_prefix", [(1, -1), (33, 56), (24,), (24, 56, 1), None]),
         ("window", [0, -1, True, timedelta(0), "٣m x"]),
     ],
@@ -207,6 +208,14 @@ def test_a_wrong_value_of_code_is_refused_as_its_text_is(name: str, values: list
     for value in values:
         (problem,) = problems_of({}, **{name: value})
         assert WRONG[name][1] in problem
+
+
+@pytest.mark.parametrize("window", ["2s", "20s", "50s", "100s", "10m 1s", "1h 10s"])
+def test_the_longest_interval_that_is_named_is_accepted(window: str) -> None:
+    given = {"PRESENCE_WINDOW": window, "PRESENCE_FLUSH_INTERVAL": "1h"}
+    (problem,) = problems_of(given)
+    longest = problem.partition("PRESENCE_WINDOW (")[2].partition(")")[0]
+    Settings.from_env({**given, "PRESENCE_FLUSH_INTERVAL": longest})
 
 
 PUBLIC_KEY = "-----BEGIN PUBLIC KEY-----\nM\n-----END PUBLIC KEY-----"

@@ -108,7 +108,8 @@ def test_what_app_and_server_say_reaches_the_other_as_it_is(wrap: Wrap) -> None:
 
 def test_whole_bodies_go_back_as_they_are(wrap: Wrap) -> None:
     file = io.BytesIO(b"file")
-    for body in ([b"a"], [b"a", b"b"], (b"a",), [], FileWrapper(file), file):
+    # uWSGI sends bytes as a whole, and would send nothing of their numbers.
+    for body in ([b"a"], [b"a", b"b"], (b"a",), [], b"a", FileWrapper(file), file):
         gateway = Gateway(**{"wsgi.file_wrapper": FileWrapper})
         assert gateway.ask(wrap(returning(body))) is body
 
