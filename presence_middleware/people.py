@@ -150,10 +150,12 @@ class Person:
         for departure in (self.left, self.goodbye):
             if departure.moment is not None and departure.at > since:
                 departure.is_sent, departure.moment = False, None
-        if not has_room or not since < self.seen <= self.sent:
+        if not since < self.seen:
+            return False
+        self.is_moving = self.room is not None
+        if not has_room or self.seen > self.sent:  # it waits already
             return False
         self.sent = NEVER
-        self.is_moving = self.room is not None
         return True
 
 
@@ -435,12 +437,14 @@ class People(Memory):
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written.
 
-        `at` is its moment, and `moment` the same in microseconds since the epoch.
+        `at` is its moment, and `moment` the same in microseconds since the epoch. It is sent again:
+        only a write of the recorder is noted, so that its loss shows.
         """
         with self.lock:
             person = self.recent.get(who) or self.remember(who)
-            person.left = Departed(act, at, is_sent=True)
-            person.left.moment = moment
+            self._depart(person, act, at)
+            if person.left.at == at:
+                person.left.moment = moment
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

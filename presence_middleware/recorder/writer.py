@@ -130,9 +130,10 @@ class Writer:
         if not nodes:
             return
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
-        write = Write(self._lost.process, low + int(stamp * 1e6 + 0.5))
+        moment = low + int(stamp * 1e6 + 0.5)
         plans: list[Plan[Any]] = [
-            shard.write(*_timed(parts[shard], low, high), write) for shard in nodes
+            shard.write(*_timed(parts[shard], low, high), self._lost.note(shard, moment, stamp))
+            for shard in nodes
         ]
         if query is not None:
             plans.append(query)
@@ -160,7 +161,7 @@ class Writer:
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)
-            if self._lost.add(shard, write, stamp, outcome.wrote_before):
+            if self._lost.has_written(shard, moment, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _place(self, person: Person) -> Store:
@@ -266,8 +267,8 @@ class Agreement:
 class LastWrite:
     """The last write of this process to a shard."""
 
-    moment: float
-    """Seconds since the epoch, by the server's clock."""
+    moment: int
+    """Microseconds since the epoch, by the server's clock."""
     stamp: float
     """The same by the recorder's clock."""
     checked: float
@@ -275,7 +276,7 @@ class LastWrite:
 
     def is_lost(self, stored: float | None) -> bool:
         """Return whether the shard, which has `stored`, has lost the write."""
-        return stored is None or stored < self.moment
+        return stored is None or stored < self.moment / 1e6
 
 
 class LostData:
@@ -290,18 +291,32 @@ class LostData:
         self._writes: dict[Store, LastWrite] = {}
         self._generation = -1
 
-    def add(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
-        """Add a write that `shard` answered; return whether the shard had lost data before.
+    def note(self, shard: Store, moment: int, stamp: float) -> Write:
+        """Return the note of a write to `shard` at `moment`, in microseconds since the epoch.
 
-        `stamp` is its time by the recorder's clock. `previous` is the write before it as the
-        shard had it, in seconds since the epoch, or None.
+        `stamp` is its time by the recorder's clock.
         """
+        last = self._last(shard, stamp)
+        return Write(self.process, moment, None if last is None else last.moment)
+
+    def has_written(self, shard: Store, moment: int, stamp: float, previous: float | None) -> bool:
+        """Remember a write that `shard` answered; return whether it had lost data before.
+
+        `moment` and `stamp` are those of `note`. `previous` is the write before it as the shard had
+        it, in seconds since the epoch, or None.
+        """
+        last = self._last(shard, stamp)
+        if last is not None and last.is_lost(previous):
+            del self._writes[shard]  # the shard did not note this write
+            self._generation = -1  # the other shards are checked when `find` is called next
+            return True
+        self._writes[shard] = LastWrite(moment, stamp, stamp)
+        return False
+
+    def _last(self, shard: Store, stamp: float) -> LastWrite | None:
+        """Return the last write to `shard`, if it must still be there."""
         last = self._writes.get(shard)
-        self._writes[shard] = LastWrite(write.moment / 1e6, stamp, stamp)
-        if last is None or stamp - last.stamp > self._window or not last.is_lost(previous):
-            return False
-        self._generation = -1  # the other shards are checked when `find` is called next
-        return True
+        return None if last is None or stamp - last.stamp > self._window else last
 
     def find(self, driver: Driver, stamp: float) -> list[Store]:
         """Check the shards that were not checked lately; return the shards that lost data.

@@ -179,7 +179,11 @@ class HyperLogLog(Store):
         if write:
             commands += (
                 ("ZSCORE", self.key.writers, write.process),
-                ("ZADD", self.key.writers, as_seconds(write.moment), write.process),
+                # A write that is lost stays missing, so that the next shows it if this fails.
+                (
+                    *("ZADD", self.key.writers, *(["XX"] if write.previous else [])),
+                    *(as_seconds(write.moment), write.process),
+                ),
                 ("EXPIRE", self.key.writers, self.ttl),
             )
         for minute, positions in by_minute(seen):

@@ -19,12 +19,13 @@ local lifetime, -- of the keys, in seconds
   is_server_time, -- 1 to lower departures to this server's clock; else 0
   max_members,
   process, -- empty to note no write
+  since, -- for how many seconds its last write must have been there; empty if there need be none
   now,
   earliest, -- the first arrival or move among the sightings
   sightings, -- their number
   departures, -- their number
   arrivals -- of all sightings, separated by spaces; empty if they equal the times
-  = string.match(ARGV[1], string.rep('(%S*) ', 11) .. '(.*)')
+  = string.match(ARGV[1], string.rep('(%S*) ', 12) .. '(.*)')
 local FIRST, FIRST_DEPARTURE = 2, 2 + 2 * sightings
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
@@ -90,7 +91,8 @@ end
 local function finish(take_out)
   if process ~= '' then
     reply[3] = redis.call('ZSCORE', writers, process)
-    redis.call('ZADD', writers, now, process)
+    -- After a loss of data, this reply may get lost as well: then the next shows the loss.
+    if since == '' or at_least(reply[3], now - since) then redis.call('ZADD', writers, now, process) end
   end
   if FIRST_MOVE == FIRST_DEPARTURE then return end
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
@@ -102,10 +104,11 @@ local function finish(take_out)
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
     else
+      if act ~= GOODBYE then moment = later(moment, now - window) end -- others may have waited as long
       local last_seen, is_known = take_out(act, id, moment)
       if act == ERASED then
-        redis.call('ZREM', gone, id)
-        redis.call('ZREM', left, id)
+        moment = later(moment, redis.call('ZSCORE', left, id)) -- a logout may have been written before
+        for _, key in ipairs({gone, left}) do redis.call('ZREM', key, id) end
         -- If old members are dropped, the space goes after the erasures that it stands for.
         redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
       elseif act == LEFT then

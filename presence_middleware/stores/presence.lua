@@ -79,12 +79,11 @@ local function go(id, score, moment)
 end
 
 -- Take ids that are no longer online out of their rooms, announce that they have gone, and give ids
--- that said goodbye a window ago their true last-seen time. A bounded number of each, because a command
--- must stay short. Two arguments follow the first.
+-- that said goodbye a window ago their true last-seen time. Two arguments follow the first: after how
+-- many seconds no late write can change that an id has gone; and how many ids of each sort are taken,
+-- for a command must stay short.
 local function sweep()
-  local gone_after, -- seconds after which no late write can change that an id has gone
-    most -- ids of each sort
-    = unpack(ARGV, FIRST)
+  local gone_after, most = unpack(ARGV, FIRST)
   local gone_before = string.format('%.6f', now - gone_after)
 
   -- Return the members with a score above `low` and up to `high`, and the score up to which these

@@ -122,10 +122,8 @@ if progress then
     local last = math.min(first + ENTRY_SIZE - 1, #changes)
     add_entry(cjson.encode({unpack(changes, first, last)}))
   end
-  if stream then
-    local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
-    redis.call('XTRIM', stream, 'MINID', oldest)
-  end
+  local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
+  if stream then redis.call('XTRIM', stream, 'MINID', oldest) end
   -- When the last-seen times of who is present expire, nobody announces who has gone: nothing counts.
   local remaining = redis.call('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0
   for _, key in ipairs({progress, rooms, moves}) do

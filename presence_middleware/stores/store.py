@@ -56,6 +56,11 @@ class Write(NamedTuple):
 
     process: str
     moment: int
+    previous: int | None = None
+    """The moment of the last write that was answered; None if it need not be there any more.
+
+    If the server has lost it, it notes none: its reply may get lost too, and the next shows the
+    loss."""
 
 
 class Written(NamedTuple):
@@ -171,7 +176,8 @@ class Store(ABC):
         if there is no room.
         """
         last = to_microseconds(latest)
-        seen, undone = (id, to_microseconds(now), last + 1, None), (Act.SEEN, id, last, None)
+        arrival = to_microseconds(latest + keys.SLACK)  # also after those of a clock that is ahead
+        seen, undone = (id, to_microseconds(now), arrival, None), (Act.SEEN, id, last, None)
         written = yield from self.write([seen], [undone])
         if written.full:
             raise PresenceUnavailable(
@@ -334,6 +340,7 @@ class ScriptedStore(Store):
                 int(self.is_server_time),
                 max_members,
                 write.process if write else "",
+                as_seconds(now - write.previous + 1) if write and write.previous else "",
                 as_seconds(now),
                 as_seconds(earliest),
                 len(seen),

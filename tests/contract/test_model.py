@@ -74,7 +74,7 @@ departures = st.lists(
     st.tuples(
         st.sampled_from([Act.GOODBYE, Act.LEFT, Act.ERASED]),
         people,
-        st.sampled_from([0, 0, 2, 100, 500]),  # seconds ago
+        st.sampled_from([0, 0, 2, 100, 500, 700]),  # seconds ago
         st.sampled_from([None, None, 0, 50]),  # so long before, the process had seen the id
     ),
     max_size=2,

@@ -65,7 +65,7 @@ class Model:
         before = self.noted(write)
         refused, full = self._see(seen, now)
         for departure in departures:
-            self._depart(*departure)
+            self._depart(*self.held(departure, now))
         if departures:
             self._trim(now)
         self.is_marked = bool(self.seen)
@@ -164,6 +164,13 @@ class Model:
             last_seen = self.lost(id, moment, last_known) if score is None else None
         self._leave(act, id, moment, last_seen)
 
+    def held(self, departure: Departure, now: int) -> Departure:
+        """Return a departure as it counts: one that waited for long holds for others who did."""
+        act, id, moment, last_known = departure
+        if act in (Act.LEFT, Act.ERASED):
+            moment = max(moment, now - self.limits.window)
+        return act, id, moment, last_known
+
     def lost(self, id: str, moment: int, last_known: int | None) -> int | None:
         """Return the last-seen time that the server lost, if there is one."""
         if last_known is None or moment < last_known:
@@ -172,8 +179,8 @@ class Model:
 
     def _leave(self, act: Act, id: str, moment: int, last_seen: int | None) -> None:
         if act is Act.ERASED:
-            for times in (self.gone, self.left):
-                times.pop(id, None)
+            self.gone.pop(id, None)
+            moment = max(moment, self.left.pop(id, 0))
             self.left[" "] = max(moment + 1, self.left.get(" ", 0))
         elif last_seen is not None:
             self.gone[id] = max(last_seen, self.gone.get(id, 0))
@@ -270,9 +277,10 @@ class Minutes(Model):
                 continue
             reach = self.limits.keep if act is Act.LEFT else 2 * self.limits.keep + SLACK
             first = (min(moment for _, _, moment, _ in acts) - reach) // MINUTE
+            now = write.moment if write else max(moment for _, _, moment, _ in acts)
             for departure in acts:
-                self._depart_since(first, *departure)
-            self._trim(write.moment if write else max(moment for _, _, moment, _ in acts))
+                self._depart_since(first, *self.held(departure, now))
+            self._trim(now)
         numbered = list(enumerate(seen))
         for minute in sorted({moment // MINUTE for _, moment, _, _ in seen}):
             part = [

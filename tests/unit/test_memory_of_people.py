@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 
 from presence_middleware.people import People
+from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Store
 from tests.support.memory import traced
 
@@ -106,3 +107,15 @@ def test_after_a_loss_those_wait_again_of_whom_something_is_lost() -> None:
     known.lost(cast(Store, shard), 10.0)
     assert len(known) == 2
     assert {each.person.who[1] for each in known.take(LIMIT)} == {"after", "gone"}
+
+
+def test_after_a_loss_whoever_waits_already_enters_their_room_again() -> None:
+    known, shard, room = people(), cast(Store, object()), Room(7, 20.0)
+    known.note(("user", "ann"), 20.0, 20.0, room=room)
+    (taken,) = known.take(LIMIT)
+    taken.person.shard = shard
+    known.written([taken], set(), 0)
+    known.note(("user", "ann"), 30.0, 30.0)
+    known.lost(shard, 10.0)
+    (again,) = known.take(LIMIT)
+    assert (again.seen, again.room, known.pending) == (30.0, room, 1)
