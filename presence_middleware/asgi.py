@@ -183,7 +183,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         self.note()
         with self.asking:
             if self.recorder.has_pending:
-                # Not the read itself: in an outage, reads would wait for the few threads of a loop.
+                # Not the read itself: in an outage, many would wait for a few threads.
                 attempt = await in_thread(self.recorder.write_before, plan)
                 if attempt.query is None:
                     return attempt.answer  # type: ignore[no-any-return]

@@ -15,8 +15,7 @@ from .connections.drivers import AsyncDriver, Driver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .events import RELEASE_SECONDS, Feed, Streams
-from .people import People
-from .queries import Queries
+from .queries import Queries, Recording
 from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Plan, Shards, Store
@@ -46,8 +45,8 @@ class Backend:
         self.layout = Layout(settings.prefix, settings.shards, max(keep_seconds.values()))
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
-        self.departures: WeakSet[People] = WeakSet()
-        """Whoever must know who left: the people of each recorder in this process."""
+        self.departures: WeakSet[Recording] = WeakSet()
+        """Whoever must know who left: the recorders of this process."""
         self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
         self._feeds: dict[tuple[int, str], Feed] = {}  # by process id and kind
         self.rooms = Rooms(settings.rooms) if settings.rooms else None

@@ -9,7 +9,7 @@ from .identity.resolver import Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
 from .recorder.request_filter import EXCLUDED, RequestFilter
 from .recorder.setup_hints import Mistakes, SetupHints
-from .recorder.verdict import LOGOUTS, Purpose
+from .recorder.verdict import LOGOUTS, Answer, Purpose, answer_of
 from .request import WsgiRequest
 from .rooms import Rooms, read_signal
 from .settings import Settings
@@ -98,7 +98,7 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
             result = f"no: {no.reason}{instead}"
         rules.append({"name": str(matcher), "result": result})
     shows = Mistakes(settings).shown_by(request, found[0][1] if found else None)
-    counts_as = _conclusion(purpose, found, resolver.user_kinds) + unless
+    counts_as = _conclusion(request.method, purpose, found, resolver.user_kinds) + unless
     return {
         "request": f"{what}, room {room}" if room and not refusal else what,
         "rules": rules,
@@ -108,20 +108,23 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
 
 
 def _conclusion(
-    purpose: Purpose, found: list[tuple[Matcher, str]], user_kinds: Collection[str]
+    method: str, purpose: Purpose, found: list[tuple[Matcher, str]], user_kinds: Collection[str]
 ) -> str:
     """Return what a request counts as, given the matchers that found somebody, and the kinds.
 
     The kind of a crawler that does not count is empty.
     """
-    if purpose in LOGOUTS:
-        user = next((kind for _, kind in found if kind in user_kinds), "nobody")
-        return f"not counted: a logout, which takes {user} offline if it succeeds"
+    user = next((kind for _, kind in found if kind in user_kinds), "")
+    # A logout that finds no user is a visit like any other, unless its path is excluded.
+    if purpose is Purpose.EXCLUDED_LOGOUT or (user and purpose in LOGOUTS):
+        return f"not counted: a logout, which takes {user or 'nobody'} offline if it succeeds"
     if not found:
         return "not counted: no rule finds an id"
     counted = [f"counted as {kind}" if kind else "not counted: a crawler" for _, kind in found]
     if not found[0][0].is_checked:
         return counted[0]
-    accepted = "if the response has a status of 200 to 299, 101 or 304"
     refused = "not counted" if found[-1][0].is_checked else counted[-1]
+    if answer_of(200, method) is not Answer.ACCEPTED:
+        return f"not counted: no response to {method} accepts a login; with 401 or 403 {refused}"
+    accepted = "if the response has a status of 200 to 299, 101 or 304"
     return f"{counted[0]} {accepted}; with 401 or 403 {refused}"

@@ -49,9 +49,10 @@ def init_app(
     rules = middleware.recorder.settings.identity
     of_session = [rule for rule in rules if rule.source in ("session", "flask-session")]
     keys = [rule.argument.partition("@")[0] for rule in of_session]
-    # Flask runs the functions before a request in this order, and those after it in reverse: a
-    # session is not changed before the first, nor after the second.
-    app.before_request_funcs.setdefault(None, []).insert(0, partial(_begin, keys))
+    # Flask runs the functions before a view in this order, those for the values of URLs before all
+    # others, and those after it in reverse: a session is not changed before the first, nor after
+    # the second.
+    app.url_value_preprocessors.setdefault(None, []).insert(0, partial(_begin, keys))
     app.after_request_funcs.setdefault(None, []).insert(0, _settle)
 
     @app.context_processor
@@ -106,7 +107,7 @@ class Login:
         return variable(self._server) if self._server and not id else id
 
 
-def _begin(keys: Sequence[str]) -> None:
+def _begin(keys: Sequence[str], *_: object) -> None:
     context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
     environ = context.request.environ
     visit: Visit | None = environ.get(VISIT)

@@ -139,7 +139,7 @@ class Person:
         if self.seen > self.sent:
             self.arrival = max(self.arrival, taken.arrival)
             return True
-        self.sent = NEVER
+        self.seen, self.sent = max(self.seen, taken.seen), NEVER  # an erasure may have dropped it
         return False
 
     def lose(self, since: float, *, has_room: bool) -> bool:
@@ -409,6 +409,8 @@ class People(Memory):
                 del self._in_flight[person]
                 for departure in departures:
                     departure.is_sent = True
+                    if departure.act is ERASED and person.seen <= departure.at:
+                        person.seen = person.sent = NEVER
                 if seen is None:
                     continue
                 self.pending -= 1
@@ -437,14 +439,14 @@ class People(Memory):
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written.
 
-        `at` is its moment, and `moment` the same in microseconds since the epoch. It is sent again:
-        only a write of the recorder is noted, so that its loss shows.
+        `at` is its moment, and `moment` the same in microseconds since the epoch.
         """
         with self.lock:
             person = self.recent.get(who) or self.remember(who)
+            is_sent = person.left.is_sent  # an erasure that waits must still be sent
             self._depart(person, act, at)
             if person.left.at == at:
-                person.left.moment = moment
+                person.left.is_sent, person.left.moment = is_sent, moment
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

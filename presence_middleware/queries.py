@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity.ids import normalize_id
+from .identity.ids import Who, normalize_id
 from .identity.rules import known_kind
 from .parsers import duration, format_duration
-from .people import People
 from .rooms import Rooms
 from .settings import Settings
 from .stores import (
@@ -45,6 +44,14 @@ _READER_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
+
+
+class Recording(Protocol):
+    """The part of a recorder that readers of its process use."""
+
+    def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
+
+
 Id = str | int | bytes | UUID
 Window = float | str | object
 
@@ -134,7 +141,7 @@ class Queries(Arguments):
     clock: ServerClock
     layout: Layout
     samples: History
-    departures: Iterable[People]
+    departures: Iterable[Recording]
     """Whoever must know who left."""
 
     def count(
@@ -450,8 +457,8 @@ class Queries(Arguments):
         act = Act.ERASED if erase else Act.LEFT
         shard = self.stores[kind].shard_for(stored_id)
         yield from shard.write((), [(act, stored_id, moment, None)])
-        for people in self.departures:
-            people.departed(who, act, stamp, moment)
+        for recorder in self.departures:
+            recorder.departed(who, act, stamp, moment)
 
     def _read(self, ask: Callable[[float], Plan[T]]) -> Plan[T]:
         """Run the plan that `ask` returns for the server's time.

@@ -225,9 +225,14 @@ class AsyncDriver(_Runner):
         """
         require_asyncio()
         if self._threads is not None:
-            # Many at once wait for the few threads of a loop, and that counts as well.
-            return await in_thread(self._threads.run, plan, time.monotonic() + READ_SECONDS)
+            return await in_thread(self._begin, plan, time.monotonic() + READ_SECONDS)
         return await self._run(plan)
+
+    def _begin(self, plan: Plan[T], deadline: float) -> T:
+        """Run a plan in this thread, unless it has waited for the thread until the deadline."""
+        if self._threads is None or time.monotonic() > deadline:
+            raise PresenceUnavailable(TOO_LATE)
+        return self._threads.run(plan)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         free = free_slots(client, self._max_readers, asyncio.get_running_loop())

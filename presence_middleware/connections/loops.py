@@ -1,13 +1,18 @@
 """The event loop that runs the caller, and the end of its server."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from ..errors import WouldBlock
+from .limits import CONNECTIONS
 
 T = TypeVar("T")
 
@@ -49,7 +54,14 @@ async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
         import trio
 
         return await trio.to_thread.run_sync(function, *arguments)
-    return await asyncio.to_thread(function, *arguments)
+    work = partial(copy_context().run, function, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process, for all its loops: a loop's own may be busy with the app."""
+    return ThreadPoolExecutor(CONNECTIONS, "presence-reader")
 
 
 def is_server_stopping() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 
 from .. import embedded
-from ..errors import PresenceError, PresenceUnavailable
+from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
 from .app import Site
@@ -99,8 +99,14 @@ def serve(host: str, port: int, crowd: int) -> None:
     """
     prefix = {"PRESENCE_PREFIX": CROWD_PREFIX if crowd else SITE_PREFIX}
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
-    os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
+    given = {name: value for name, value in os.environ.items() if value}  # empty counts as unset
+    os.environ.update({**DEFAULTS, **token, **given, **FIXED, **prefix})
     url = Settings.from_env().redis_url
+    if url.scheme == "memory":
+        raise SettingsError(
+            "memory:// is inside a single process, and the demo has several: leave "
+            "PRESENCE_REDIS_URL out, and it starts a server of its own"
+        )
     family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     try:
         listener = socket.create_server((host, port), family=family)

@@ -56,7 +56,7 @@ class PresenceMiddleware:
         if self._is_async:
             markcoroutinefunction(self)  # Django then awaits the result
         # Django makes an outbox when the tests of a site begin.
-        is_test = hasattr(mail, "outbox") and "PRESENCE_ENABLED" not in os.environ
+        is_test = hasattr(mail, "outbox") and not os.environ.get("PRESENCE_ENABLED")
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
         self._visit_classes = WsgiVisit, AsgiVisit

@@ -112,6 +112,7 @@ class Recorder:
         self.backend.upkeep.forbidden = partial(self.hints.warn, "upkeep")
         self.filter = RequestFilter(settings, self.hints)
         self.reset()
+        self.backend.departures.add(self)
         live_recorders.add(self)
 
     def reset(self, sightings: Sightings = []) -> None:  # noqa: B006 - only read
@@ -124,7 +125,6 @@ class Recorder:
         """What people did that waits to be written, and the people of the last window."""
         for sighting in sightings:
             self.people.note(*sighting)
-        self.backend.departures.add(self.people)
         self.guests = Guests(
             self.people,
             self.settings.window,
@@ -337,6 +337,11 @@ class Recorder:
         stamp = self.stamp()
         self.people.note(who, stamp, stamp, Act.ERASED if erase else Act.LEFT)
         self.write_for_reader()
+
+    def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
+        """Note a departure that a reader of this process has written: see `People.departed`."""
+        self._check_process()
+        self.people.departed(who, act, at, moment)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

@@ -22,7 +22,7 @@ from ..connections.drivers import Driver
 from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
-from ..people import NEVER, People, Person, Taken
+from ..people import People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
 from ..stores.plan import CHUNK
 from .setup_hints import SetupHints
@@ -132,7 +132,10 @@ class Writer:
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
         moment = low + int(stamp * 1e6 + 0.5)
         plans: list[Plan[Any]] = [
-            shard.write(*_timed(parts[shard], low, high), self._lost.note(shard, moment, stamp))
+            shard.write(
+                *_timed(parts[shard], low, high, self._window),
+                self._lost.note(shard, moment, stamp),
+            )
             for shard in nodes
         ]
         if query is not None:
@@ -184,7 +187,9 @@ class Writer:
             self._people.lost(shard, now - self._window)
 
 
-def _timed(part: Sequence[Taken], low: int, high: int) -> tuple[list[Seen], list[Departure]]:
+def _timed(
+    part: Sequence[Taken], low: int, high: int, window: float
+) -> tuple[list[Seen], list[Departure]]:
     """Return what a part of the people did, by the server's clock, with its bounds at the stamp 0.
 
     A sighting uses the lower bound of that clock and a departure the upper. This process knows
@@ -198,7 +203,8 @@ def _timed(part: Sequence[Taken], low: int, high: int) -> tuple[list[Seen], list
             if departure.moment is None:  # sent twice, it must not count later
                 departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
             known = None
-            if seen is None and NEVER < person.seen <= departure.at:
+            # For a window, the server knows who was erased.
+            if seen is None and departure.at - window < person.seen <= departure.at:
                 known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
             departures.append((departure.act, id, departure.moment, known))
         if seen is None:

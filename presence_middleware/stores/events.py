@@ -149,7 +149,9 @@ class EventStream:
             number = int(last or 0)
             end = after if number == after.number else Position("+", number)
         if end.number == after.number:
-            return EventPage([], end, has_more=False)
+            # If the entries differ, that of `after` was lost, and others have taken its number.
+            is_lost = "0" not in (after.entry, end.entry) and after.entry != end.entry
+            return EventPage([], end, has_more=False, is_lost=is_lost)
         command = ("XRANGE", self._key, f"({after.entry}", end.entry, "COUNT", ENTRIES_A_READ)
         (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []

@@ -37,7 +37,10 @@ end
 local function add_entry(packed)
   -- The time in microseconds, so that the numbers from before a loss of data do not return.
   local first_number = string.format('%.0f', clock * 1000000)
-  if redis.call('HSETNX', progress, 'n', first_number) == 1 then packed = '{}' end
+  if redis.call('HSETNX', progress, 'n', first_number) == 1 then
+    packed = '{}'
+    redis.call('UNLINK', stream) -- if there are entries, their numbers are of before a loss of data
+  end
   local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
   redis.call('XADD', stream, '*', n, packed)
   redis.call('EXPIRE', stream, STREAM_SECONDS)
@@ -59,9 +62,7 @@ local function reset()
 end
 
 local function leave_room(id)
-  if not rooms then return end
-  redis.call('ZREM', rooms, id)
-  redis.call('ZREM', moves, id)
+  for _, key in ipairs(rooms and {rooms, moves} or {}) do redis.call('ZREM', key, id) end
 end
 
 local function announce(sign, place, id, moment)

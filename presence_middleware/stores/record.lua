@@ -20,8 +20,7 @@ include 'presence'
 
 local function remove(id, score)
   go(id, score)
-  redis.call('ZREM', seen, id)
-  redis.call('ZREM', bye, id)
+  for _, key in ipairs({seen, bye}) do redis.call('ZREM', key, id) end
 end
 
 local members = redis.call('ZCARD', seen)

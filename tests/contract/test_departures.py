@@ -1,5 +1,7 @@
 """What people did in any order, amid outages and losses of data, is what counts."""
 
+import os
+import signal
 import time
 import uuid
 from itertools import cycle
@@ -118,6 +120,7 @@ def test_what_was_reported_is_what_happened(
     @example(lost_again(GOODBYE, LEFT, how="write"))
     @example(lost_again(LEFT, GOODBYE, how=""))  # the page of the logout is closed as well
     @example(lost_again(LEFT, GOODBYE, how="write"))
+    @example(lost_again(ERASED, LEFT, how="write"))  # and no time of before it returns
     # A request of before the logout is refused, and is not written again.
     @example(
         [*lost_again(LEFT, how="")[:1], ("ann", LEFT, 0, "write"), ("ann", SEEN, 5, "loses all")]
@@ -331,6 +334,30 @@ def test_an_erasure_that_waits_is_written_though_a_reader_took_the_user_offline(
     assert worker.presence.last_seen("ann") is None
 
 
+def test_a_logout_long_after_an_erasure_brings_no_time_back(start: Start) -> None:
+    clock = Clock()
+    worker, eraser = (start(clock=clock) for _ in range(2))
+    worker.saw("ann")
+    eraser.saw("ann", act=ERASED)
+    clock.now += WINDOW + 160
+    eraser.saw("bob", act=LEFT)  # the server forgets what is older than a window
+    worker.saw("ann", act=LEFT)
+    assert worker.presence.last_seen("ann") is None
+
+
+def test_a_reader_in_a_child_waits_for_no_lock_of_the_parent(start: Start) -> None:
+    """A thread may hold it at the fork; in the child, its frame stays, and what it worked on."""
+    people = (worker := start()).recorder.people
+    presence = Presence(backend=worker.recorder.backend)
+    with people.lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            presence.leave("ann")
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 # What a server has lost.
 
 
@@ -371,14 +398,11 @@ def test_after_a_restart_without_data_all_sightings_are_written_again_with_their
         assert worker.recorder.stats().recorded == 4
 
 
-@pytest.mark.parametrize("is_saved", [False, True])
 def test_whoever_a_reader_of_the_process_took_offline_stays_so_after_a_loss(
-    is_saved: bool, own: Server, client: Any, start: Start
+    own: Server, start: Start
 ) -> None:
     worker = start(own.url)
     worker.saw("ann", "bob")
-    if is_saved:
-        client.save()
     worker.clock.now += 1
     Presence(backend=worker.recorder.backend).leave("ann")
     own.stop()

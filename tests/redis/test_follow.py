@@ -564,6 +564,39 @@ def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
         assert next(slow).id == next(fast).id == "ann"
 
 
+def test_entries_from_before_a_loss_of_their_numbers_stop_no_write(
+    site: FollowedSite, client: Any, prefix: str
+) -> None:
+    site.saw("ann")
+    client.delete(f"{prefix}:user:progress", f"{prefix}:user:changes")
+    client.xadd(f"{prefix}:user:changes", {"1700000000000000": '["+ann",1]'})
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    site.saw("bob")
+    assert site.announced() == [("+bob", 0)]
+
+
+def test_whoever_goes_on_after_an_event_that_a_server_lost_is_told(
+    site: FollowedSite, client: Any, prefix: str
+) -> None:
+    """Also if others came meanwhile, whose entry has the number of the lost one."""
+    with site.presence.events() as events:
+        until_read(site.presence)
+        site.presence.touch("zoe")
+        assert next(events).id == "zoe"
+        saved = {key: client.dump(key) for key in client.keys(f"{prefix}:*")}
+        site.presence.touch("ann")
+        cursor = next(events).cursor
+    for key, value in saved.items():
+        client.restore(key, 0, value, replace=True)
+    presence = Presence(backend=Backend(site.settings))
+    presence.touch("bob")
+    with presence.events(after=cursor) as events:
+        until_read(presence)
+        presence.touch("cid")
+        with pytest.raises(EventsLost):
+            next(events)
+
+
 def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(
     site: FollowedSite, client: Any, prefix: str
 ) -> None:
@@ -574,6 +607,8 @@ def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(
         site.announced()
     site.positions = [site.run(stream.position()) for stream in site.streams]
     assert site.announced() == []
+    site.saw("bob")
+    assert site.announced() == [("+bob", 0)]
 
 
 def make_older(client: Any, key: str, seconds: float) -> None:

@@ -58,6 +58,18 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         assert processes_of(tmp_path) == []
 
 
+def test_a_store_inside_a_process_is_refused() -> None:
+    """Each worker would show a number of its own, and no other shell any."""
+    ended = subprocess.run(
+        [PRESENCE, "demo", f"--port={free_port()}"],
+        env=environment(PRESENCE_REDIS_URL="memory://"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, "leave PRESENCE_REDIS_URL out" in ended.stderr) == (2, True)
+
+
 @pytest.mark.skipif(not (IPV6.exists() and IPV6.read_text()), reason="no IPv6 here")
 def test_the_address_of_an_ipv6_host_is_one_that_a_browser_opens(tmp_path: Path) -> None:
     port = free_port()
@@ -71,7 +83,8 @@ def test_the_address_of_an_ipv6_host_is_one_that_a_browser_opens(tmp_path: Path)
 
 
 def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
-    with Demo(tmp_path) as demo:
+    unset = {"PRESENCE_REDIS_URL": "", "PRESENCE_BOARD_PATH": "", "PRESENCE_BOARD_TOKEN": ""}
+    with Demo(tmp_path, 0, **unset) as demo:
         assert "simulated" not in demo.output
         second = subprocess.run(
             [PRESENCE, "demo", f"--port={demo.port}"],

@@ -473,7 +473,7 @@ def test_the_tests_of_a_site_record_only_what_they_ask_for(
     site = open_site()
     monkeypatch.setattr(mail, "outbox", [], raising=False)  # by `setup_test_environment()`
     if not is_on:
-        monkeypatch.delenv("PRESENCE_ENABLED")
+        monkeypatch.setenv("PRESENCE_ENABLED", "")  # counts as unset
         monkeypatch.setenv("PRESENCE_REDIS_URL", "redis://127.0.0.1:1")  # nobody listens
     views["/"] = lambda request: HttpResponse(type(presence_of(request)).__name__)
     with caplog.at_level(logging.DEBUG, "presence_middleware"):

@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import httpx
 import prometheus_client
 import pytest
@@ -270,6 +271,19 @@ METHODS = set(public(AsyncPresence)) - {"from_env", "run", "aclose", "backend"}
 )
 def test_a_table_of_names_is_complete(page: str, form: str, names: Collection[str]) -> None:
     assert set(rows(page, form)) == set(names)
+
+
+def test_how_each_command_takes_the_kind_is_described() -> None:
+    (sentence,) = rows("command-line.md", r"(?:\A|\. )([^.]*) take the kind as an argument")
+    takes = {
+        name
+        for name, command in main.commands.items()
+        if any(
+            isinstance(each, click.Argument) and each.name == "kind_given"
+            for each in command.params
+        )
+    }
+    assert set(re.findall(r"`(\w+)`", sentence)) == takes
 
 
 def test_the_metrics_that_are_shown_exist(settings: Settings) -> None:

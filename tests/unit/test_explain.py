@@ -123,6 +123,7 @@ NO = "no visit: not counted: "
 SAME, FOREIGN = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
 GUEST = f"counted as guest{UNLESS}"
 IF_ACCEPTED = "counted as user if the response has a status of 200 to 299, 101 or 304; with 401 or"
+NO_LOGIN = "not counted: no response to OPTIONS accepts a login; with 401 or 403"
 HIDING = "user=header:X-User, hidden=identify:tests.support.hiding:is_hidden, guest=visitor"
 PULSE = "pulse: a page"
 LEAVES = f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}"
@@ -138,6 +139,9 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
     (["GET /"], {"identity": "user=cookie:sid"}, "page: not counted: no rule finds an id"),
     (["GET /healthz"], {}, "excluded: not counted: its path is in PRESENCE_EXCLUDE"),
     (["GET /logout", ANN], {}, LEAVES),
+    (["GET /logout"], {}, f"logout: {GUEST}"),
+    (["GET /sign-out", ANN], {}, LEAVES),
+    (["GET /sign-out"], {}, LEAVES.replace("user offline", "nobody offline")),
     (["GET /", "Purpose: prefetch"], {}, f"{NO}a prefetch"),
     (["GET /", "Presence: passive"], {}, f"{NO}it has the header Presence: passive"),
     (PREFLIGHT, {}, f"{NO}a CORS preflight"),
@@ -148,6 +152,7 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
     (["POST /x?presence=bye", SAME], {}, f"{PULSE} was closed: {GUEST}"),
     (["POST /pulse?presence=bye"], {}, f"{NO}a page of another site sent it"),
     (["GET /", ANN], CHECKED, f"page: {IF_ACCEPTED} 403 counted as guest"),
+    (["OPTIONS /", ANN], CHECKED, f"page: {NO_LOGIN} counted as guest"),
     (["GET /", "X-User: 42"], {"identity": HIDING}, "page: counted as hidden"),
     (["GET /", CRAWLER], {"bots": "count"}, f"page: counted as bot{UNLESS}"),
     (["GET /", CRAWLER], {"bots": "skip"}, f"page: not counted: a crawler{UNLESS}"),

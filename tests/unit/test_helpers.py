@@ -312,6 +312,17 @@ def test_a_logout_of_flask_takes_the_user_of_its_session_offline_unless_it_fails
     assert sum(presence.counts().values()) == len([*stays, *others])
 
 
+def test_a_user_whom_flask_tells_that_a_page_is_missing_is_no_guest(memory: Settings) -> None:
+    """Also where the values of the URL are looked up, before all functions before a request."""
+    app = flask_site(memory)
+    app.url_value_preprocessor(lambda endpoint, _: endpoint != "home" or flask.abort(404))
+    client = app.test_client()
+    client.get("/login/ann")
+    assert client.get("/").status_code == 404
+    app.wsgi_app.recorder.flush()
+    assert Presence(memory).counts() == {"user": 1, "guest": 0, "bot": 0}
+
+
 def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
     """As an API does: the user comes with each request, and is only loaded where it matters."""
 

@@ -119,3 +119,16 @@ def test_after_a_loss_whoever_waits_already_enters_their_room_again() -> None:
     known.lost(shard, 10.0)
     (again,) = known.take(LIMIT)
     assert (again.seen, again.room, known.pending) == (30.0, room, 1)
+
+
+def test_an_erasure_during_a_write_that_fails_leaves_nobody_pending_for_ever() -> None:
+    ann = ("user", "ann")
+    known = people()
+    known.note(ann, 10.0, 0.0)  # a connection, opened at 0
+    known.take(LIMIT)
+    known.note(ann, 9.9, 9.9)  # a request, reported late
+    known.note(ann, 11.0, 11.0, Act.ERASED)
+    known.restore()
+    known.written(known.take(LIMIT), set(), 0)
+    assert known.is_empty
+    assert known.pending == 0
