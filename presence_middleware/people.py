@@ -45,6 +45,11 @@ class Departed:
         self.moment: int | None = None
         """The moment that was sent, in microseconds since the epoch; None if none was."""
 
+    def is_stored(self, at: float, moment: int, *, is_sent: bool) -> None:
+        """Note the moment that the server has, if this happened at `at`."""
+        if self.at == at:
+            self.is_sent, self.moment = is_sent, moment
+
     def least_time(self, since: float) -> int:
         """Return the least time to send for what happened at `since`; 0 if it may be any."""
         return 0 if self.moment is None or self.at >= since else self.moment + 1
@@ -111,6 +116,12 @@ class Person:
             act = act if known.is_sent else max(act, known.act)
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
+
+    def departed(self, departure: Departed) -> None:
+        """Note that the server has a departure; after an erasure, forget the last-seen time."""
+        departure.is_sent = True
+        if departure.act is ERASED and self.seen <= departure.at:
+            self.seen = self.sent = NEVER
 
     def departures_due(self) -> tuple[Departed, ...]:
         """Return the departures to send. A goodbye that a later sighting undoes is not sent.
@@ -408,9 +419,7 @@ class People(Memory):
             for person, seen, arrival, room, departures in taken:
                 del self._in_flight[person]
                 for departure in departures:
-                    departure.is_sent = True
-                    if departure.act is ERASED and person.seen <= departure.at:
-                        person.seen = person.sent = NEVER
+                    person.departed(departure)
                 if seen is None:
                     continue
                 self.pending -= 1
@@ -445,8 +454,7 @@ class People(Memory):
             person = self.recent.get(who) or self.remember(who)
             is_sent = person.left.is_sent  # an erasure that waits must still be sent
             self._depart(person, act, at)
-            if person.left.at == at:
-                person.left.is_sent, person.left.moment = is_sent, moment
+            person.left.is_stored(at, moment, is_sent=is_sent)
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

@@ -1698,7 +1698,7 @@ logout-brings-an-erased-time-back: A logout long after an erasure brings no last
 - departure.at - window < person.seen <= departure.at
 + NEVER < person.seen <= departure.at
 erased-time-is-sent-with-a-logout: Whoever was erased has no last-seen time that a logout brings.
-- if departure.act is ERASED and person.seen <= departure.at:
+- if departure.act is ERASED and self.seen <= departure.at:
 + if False:
 
 = unit/test_memory_of_people.py
