@@ -9,7 +9,7 @@
 --
 -- ARGV and the reply are those of people.lua. For sightings, `max_members` is of all sets together.
 
-local left, gone, writers = unpack(KEYS)
+local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
 local FIRST_SET = 4
 
 include 'people'

@@ -10,7 +10,8 @@
 -- this process (or nothing); then what presence.lua notes.
 --
 -- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
--- the last erasure. No id begins with a space, so no client can forge such a member.
+-- the last erasure. Two spaces are there since a departure that had waited for a window: others may
+-- have waited as long. No id begins with a space, so no client can forge such a member.
 
 local lifetime, -- of the keys, in seconds
   window, -- seconds for which an id is online after it was seen
@@ -26,16 +27,14 @@ local lifetime, -- of the keys, in seconds
   departures, -- their number
   arrivals -- of all sightings, separated by spaces; empty if they equal the times
   = string.match(ARGV[1], string.rep('(%S*) ', 12) .. '(.*)')
-local FIRST, FIRST_DEPARTURE = 2, 2 + 2 * sightings
-local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
+local FIRST, FIRST_DEPARTURE, FIRST_MOVE = 2, 2 + 2 * sightings, 2 + 2 * sightings + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
 local time = redis.call('TIME')
 local clock = string.format('%.6f', time[1] + time[2] / 1000000) -- of this server
 local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
--- fakeredis has no redis.sha1hex, but there a script can reach Python.
-local sha1hex = redis.sha1hex
+local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
   or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
 
 -- Arithmetic converts text faster than tonumber.
@@ -104,7 +103,7 @@ local function finish(take_out)
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
     else
-      if act ~= GOODBYE then moment = later(moment, now - window) end -- others may have waited as long
+      if act ~= GOODBYE and at_least(now - window, moment) then redis.call('ZADD', left, now, '  ') end
       local last_seen, is_known = take_out(act, id, moment)
       if act == ERASED then
         moment = later(moment, redis.call('ZSCORE', left, id)) -- a logout may have been written before
@@ -121,7 +120,8 @@ local function finish(take_out)
       end
     end
   end
-  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - window - slack)
+  local are_needed = at_least(redis.call('ZSCORE', left, '  '), now - window - slack)
+  redis.call('ZREMRANGEBYSCORE', left, '-inf', are_needed and 0 or now - window - slack)
   for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
     redis.call('EXPIRE', key, age)
     redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many

@@ -215,9 +215,8 @@ class SortedSet(ScriptedStore):
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
-        _, members, removed = yield Batch(
+        members, removed = yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", cut),
                 ("ZCARD", self.key.seen),
                 ("ZREMRANGEBYSCORE", self.key.seen, "-inf", page_end),
             ),
@@ -234,20 +233,37 @@ def newest(key: str, cut: float, limit: int | None, last: Rank | None) -> Plan[l
 
     `last` is the rank of the last member of the previous page, its time rounded to microseconds.
     """
-    members = yield from _pages(key, cut, limit or sys.maxsize, last)
+    if limit is None:
+        members = yield from _everybody(key, cut, last)
+    else:
+        members = yield from _pages(key, cut, limit, last)
     if members and last is not None:
         time, member = rank(members[-1])
         if (round(time, 6), member) == last:
             # Another program wrote a time that is no whole microsecond. The caller cannot represent
             # it, and would read the same page for ever.
             return []
-    if limit is None and len(members) > PAGE:
-        # An id that was seen again between two pages has moved up, out of the pages that were still
-        # to be read. So read once more the members newer than the first page.
-        listed = {member for member, _ in members}
-        newer = yield from _pages(key, float(members[0][1]), sys.maxsize, None)
-        members = [ranked for ranked in newer if ranked[0] not in listed] + members
     return members
+
+
+def _everybody(key: str, cut: float, last: Rank | None) -> Plan[list[Ranked]]:
+    """Return all members, the newest first. They are read oldest first, a page in a round trip.
+
+    So an id that is seen again between two pages moves to a page that is still to be read.
+    """
+    times: dict[bytes | str, Any] = {}
+    start, offset, end = f"({cut!r}", 0, "+inf" if last is None else repr(last[0])
+    while True:
+        limits = "BYSCORE", "LIMIT", offset, PAGE, "WITHSCORES"
+        (reply,) = yield Batch((("ZRANGE", key, start, end, *limits),))
+        page = pairs(reply)
+        for member, time in page:
+            times.pop(member, None)  # the later place counts
+            times[member] = time
+        if len(page) < PAGE:
+            return [each for each in reversed(times.items()) if last is None or rank(each) < last]
+        reached = repr(float(page[-1][1]))
+        start, offset = reached, offset + PAGE if reached == start else 0
 
 
 def _pages(key: str, cut: float, limit: int, last: Rank | None) -> Plan[list[Ranked]]:

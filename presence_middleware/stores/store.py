@@ -276,9 +276,10 @@ class Store(ABC):
         ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
         names = self._timed if self.is_server_time else ()
         silent_since = now - self.window - 2 * keys.SLACK  # of processes that have ended
-        *pages, _ = yield Batch(
+        *pages, _, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),
+                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", now - self.ttl),
                 ("ZREMRANGEBYSCORE", self.key.writers, "-inf", silent_since),
             )
         )

@@ -94,6 +94,9 @@ checked-guest-has-no-quota: A guest whose login is checked has a quota all the s
 + self.has_quota = rule.type.client_supplied and not rule.checked
 
 = redis/test_upkeep.py
+gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
+- ("ZREMRANGEBYSCORE", self.key.gone, "-inf", now - self.ttl)
++ ("ZREMRANGEBYSCORE", self.key.gone, "-inf", 0)
 clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
 - cut = now - (self.ttl - keys.SLACK)
 + cut = now - self.window
@@ -102,6 +105,12 @@ clean-up-takes-all-at-once: One command removes a thousand ids at most.
 + page_end = cut
 
 = contract/test_contract.py
+list-is-read-from-the-newest: Whoever is seen while everybody is listed is in the list.
+- members = yield from _everybody(key, cut, last)
++ members = yield from _pages(key, cut, sys.maxsize, last)
+long-window-has-too-many-minutes: Minute sets may have a window of many days.
+- local left, gone, writers = unpack(KEYS, 1, 3)
++ local left, gone, writers = unpack(KEYS)
 active-of-less-than-a-goodbye-hides: A period in which a goodbye hides people is refused.
 - if period < self.min_period:
 + if False:
@@ -304,7 +313,7 @@ erased-id-is-offered-again: An id that is erased stays away, whatever other work
 - at_least(redis.call('ZSCORE', left, ' '), earliest)
 + false
 departures-are-kept: A logout is remembered for a window only.
-- redis.call('ZREMRANGEBYSCORE', left, '-inf', now - window - slack)
+- redis.call('ZREMRANGEBYSCORE', left, '-inf', are_needed and 0 or now - window - slack)
 unknown-departures-without-bound: Departures of unknown ids are bounded.
 - redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many
 goodbye-hides-the-last-seen-time: A goodbye changes no last-seen time.
@@ -332,6 +341,11 @@ logout-leaves-the-room-full: Whoever logs out leaves the room.
 erased-id-stays-among-moves: An id that is erased is in no key of rooms.
 - ipairs(rooms and {rooms, moves} or {})
 + ipairs(rooms and {rooms} or {})
+old-page-becomes-the-room: The latest page counts in whatever order workers write.
+- and not at_least(redis.call('ZSCORE', moves, id), moment)
+page-before-logout-is-a-room: A page from before a departure is no room afterwards.
+- and not has_left(id, moment) and
++ and
 join-twice-in-a-write: An id that comes twice in a write comes once.
 - has_come[id] = math.huge
 goodbye-announced-twice: A goodbye is announced once.
@@ -1680,8 +1694,12 @@ loss-hides-from-hyperloglogs: The same holds where nobody can leave.
 - *(["XX"] if write.previous else [])
 + *()
 late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
-- if act ~= GOODBYE then moment = later(moment, now - window) end
-+ if false then moment = later(moment, now - window) end
+- if act ~= GOODBYE and at_least(now - window, moment) then
++ if false then
+late-departure-ends-a-later-login: Whoever logs in again before a late logout is written stays.
+- local last_seen, is_known = take_out(act, id, moment)
++ moment = later(moment, now - window)
++       local last_seen, is_known = take_out(act, id, moment)
 late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
 - moment = later(moment, redis.call('ZSCORE', left, id))
 + moment = later(moment, false)

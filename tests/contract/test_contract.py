@@ -9,8 +9,10 @@ import redis
 import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.stores import Sighting, moment_of
-from tests.support.backends import REDIS_PY, Server, matrix
+from presence_middleware.backend import Backend
+from presence_middleware.stores import Batch, Plan, Sighting, moment_of
+from presence_middleware.stores.sorted_set import PAGE
+from tests.support.backends import REDIS_PY, Server, by_trips, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
 DAY = 86400
@@ -144,6 +146,27 @@ def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> 
     assert sorted(found) == ids
 
 
+@IN_MEMORY
+@SORTED
+@pytest.mark.parametrize("before", [None, Sighting("id0900", moment_of(NOON - 9))])
+def test_whoever_is_written_while_a_long_list_is_read_is_listed_once(
+    site: Site, before: Sighting | None
+) -> None:
+    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
+    site.redis.zadd(key, {f"id{n:04}": NOON - n / 100 for n in range(3 * PAGE)})
+
+    def beside_a_writer(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        site.redis.zadd(key, {f"id{n:04}": NOON - 9.005 for n in (950, 1500, 2999)})
+        return replies
+
+    plan = backend.stores["user"].online(NOON, WINDOW, None, before)
+    listed = [who.id for who in backend.driver.run(by_trips(plan, beside_a_writer))]
+    others = [f"id{n:04}" for n in range(901, 3 * PAGE) if n not in (950, 1500, 2999)]
+    assert listed[-len(others) - 3 :] == ["id2999", "id1500", "id0950", *others]
+    assert len(listed) == (3 * PAGE if before is None else 3 * PAGE - 901)
+
+
 def test_times_written_by_another_program_do_not_block_a_reader(
     valkey: Server, prefix: str
 ) -> None:
@@ -243,6 +266,14 @@ def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
     holders = [key for key, members in site.held().items() if "ann" in members]
     assert holders == [key for key in holders if ":guest:" in key] != [], "of that kind only"
     assert any("bob" in members for members in site.held().values())
+
+
+def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:
+    with opened(settings(valkey.url, prefix, store="minute-sets", window="30d")) as site:
+        for depart in (site.presence.leave, site.presence.forget):
+            site.presence.touch("ann")
+            depart("ann")
+            assert site.presence.count() == 0
 
 
 @REAL

@@ -322,6 +322,25 @@ def test_a_departure_that_waited_for_longer_than_a_window_holds(
     assert page.run(page.store.shard_for("ann").last_seen(["ann"], clock.now)) == {}
 
 
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+@pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_login_after_a_departure_that_waited_for_longer_than_a_window_holds(
+    processes: int, act: Act, store: str, start: Start
+) -> None:
+    clock = Clock()
+    leaves, *_, page = [start(store=store, clock=clock) for _ in range(processes)] * 2
+    leaves.did("ann", act=act, ago=1)
+    for seconds in (0, WINDOW + 60, 60, 60):  # a connection is open since the login
+        clock.now += seconds
+        page.recorder.record(("user", "ann"), clock.now, NOON)
+        if seconds:
+            leaves.writes()
+            page.writes()
+    assert page.dropped == {}
+    assert page.online() == ["ann"]
+
+
 def test_an_erasure_that_waits_is_written_though_a_reader_took_the_user_offline(
     start: Start,
 ) -> None:

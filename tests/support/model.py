@@ -65,8 +65,9 @@ class Model:
         before = self.noted(write)
         refused, full = self._see(seen, now)
         for departure in departures:
-            self._depart(*self.held(departure, now))
+            self._depart(*departure)
         if departures:
+            self._hold(departures, now)
             self._trim(now)
         self.is_marked = bool(self.seen)
         return Written(refused, full, before, 0, 0)
@@ -88,8 +89,16 @@ class Model:
         self.writers[write.process] = write.moment
         return None if before is None else before / SECOND
 
+    def _hold(self, departures: Sequence[Departure], now: int) -> None:
+        """Note that some departures waited for so long: others may have waited as long."""
+        acts = [act for act, _, moment, _ in departures if moment <= now - self.limits.window]
+        if {Act.LEFT, Act.ERASED}.intersection(acts):
+            self.left["  "] = now
+
     def _trim(self, now: int) -> None:
         matters = now - self.limits.window - SLACK
+        if self.left.get("  ", 0) >= matters:
+            matters = 0
         self.left = self._newest({id: at for id, at in self.left.items() if at > matters})
         self.gone = self._newest(self.gone)
 
@@ -163,13 +172,6 @@ class Model:
         else:
             last_seen = self.lost(id, moment, last_known) if score is None else None
         self._leave(act, id, moment, last_seen)
-
-    def held(self, departure: Departure, now: int) -> Departure:
-        """Return a departure as it counts: one that waited for long holds for others who did."""
-        act, id, moment, last_known = departure
-        if act in (Act.LEFT, Act.ERASED):
-            moment = max(moment, now - self.limits.window)
-        return act, id, moment, last_known
 
     def lost(self, id: str, moment: int, last_known: int | None) -> int | None:
         """Return the last-seen time that the server lost, if there is one."""
@@ -278,8 +280,9 @@ class Minutes(Model):
             reach = self.limits.keep if act is Act.LEFT else 2 * self.limits.keep + SLACK
             first = (min(moment for _, _, moment, _ in acts) - reach) // MINUTE
             now = write.moment if write else max(moment for _, _, moment, _ in acts)
+            self._hold(acts, now)
             for departure in acts:
-                self._depart_since(first, *self.held(departure, now))
+                self._depart_since(first, *departure)
             self._trim(now)
         numbered = list(enumerate(seen))
         for minute in sorted({moment // MINUTE for _, moment, _, _ in seen}):
