@@ -62,7 +62,7 @@ class History:
 
         Both are seconds since the epoch. Minutes without a sample are left out.
         """
-        oldest = max(since, now - self._keep_seconds - MINUTES_A_DAY * keys.MINUTE)
+        oldest = max(since, now - self._keep_seconds)
         first, last = keys.minute_of(oldest), keys.minute_of(now)
         days = range(first // MINUTES_A_DAY, last // MINUTES_A_DAY + 1)
         day_keys = [keys.history(self._prefix, kind, day) for day in days]

@@ -278,7 +278,7 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
     recorder = Recorder(settings(valkey.url, prefix, store=store), background=False)
     clock, now = recorder.backend.clock, recorder.stamp()
     with monkeypatch.context() as patched:
-        patched.setattr(clock, "stamp", cycle([now - 5, now + 5]).__next__)
+        patched.setattr(clock, "stamp", cycle([now - 1, now + 9]).__next__)
         recorder.backend.driver.run(clock.synchronise())
     presence = Presence(backend=recorder.backend)
     for number in range(3):
@@ -288,6 +288,14 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
         assert recorder.flush()
         assert not presence.is_online("ann")
+    assert clock.bounds[1] - clock.bounds[0] > 9 * SECOND
+    recorder.record(("user", "ann"), now + 0.03)
+    assert recorder.flush()
+    recorder.backend.driver.run(clock.synchronise(0.0))
+    for number in range(2):  # by a clock that is certain
+        recorder.record(("user", "ann"), now + 0.04 + number / 1000, act=act)
+    assert recorder.flush()
+    assert not presence.is_online("ann")
     recorder.close()
 
 

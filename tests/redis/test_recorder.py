@@ -75,6 +75,12 @@ TAKE, RESTORE = "they are being written", "they could not be written"
             [("a", 1, 1), ("b", 1, 1), TAKE, *((name, 2, 2) for name in "bcd"), RESTORE],
             {"a": (1, 1), "b": (2, 2), "c": (2, 2)},
         ),
+        # After a write, the limit is as it was.
+        (
+            2,
+            [("a", 1, 1), TAKE, ("a", 2, 2), RESTORE, ("b", 3, 3), ("c", 3, 3)],
+            {"a": (2, 2), "b": (3, 3)},
+        ),
     ],
 )
 def test_sightings_that_wait_are_merged_bounded_and_counted(

@@ -364,7 +364,7 @@ def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start) -> None:
 def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
     week = 7 * 86400.0
     batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
-    assert len(batch.commands) == 9, "a day more at each end"
+    assert len(batch.commands) == 8, "the first and the last are parts of a day"
 
 
 def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
@@ -390,6 +390,12 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
             list(pool.map(Recorder.run_once, processes.all))
             processes.clock.now += 60
     assert len(wrote) == len(set(wrote)) == processes.samples() == 5
+
+
+def test_samples_older_than_the_retention_are_not_listed(start: Start) -> None:
+    worker = start(history="1h")
+    go_on(worker, minutes=70)
+    assert worker.presence.history() == worker.presence.history(hours=1)
 
 
 def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:

@@ -121,6 +121,31 @@ def test_after_a_loss_whoever_waits_already_enters_their_room_again() -> None:
     assert (again.seen, again.room, known.pending) == (30.0, room, 1)
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "last"),
+    [(Room(7, 1.0), Room(8, 2.0), 8), (Room(8, 2.0), Room(7, 1.0), 8), (None, Room(7, 1.0), 7)],
+)
+def test_the_room_that_was_entered_last_is_written(
+    first: Room | None, then: Room, last: int
+) -> None:
+    """The second request is reported during a write. An older one has taken longer."""
+    known = people()
+    known.note(("user", "ann"), 2.0, 2.0, room=first)
+    taken = known.take(LIMIT)
+    known.note(("user", "ann"), then.since, then.since, room=then)
+    known.written(taken, set(), 0)
+    taken += known.take(LIMIT)
+    assert [each.room.number for each in taken if each.room][-1] == last
+
+
+def test_a_logout_after_one_that_a_reader_has_written_is_sent_with_its_own_moment() -> None:
+    known = people()
+    known.note(("user", "ann"), 30.0, 30.0, Act.LEFT)
+    known.departed(("user", "ann"), Act.LEFT, 20.0, 20_000_000)  # reported late
+    ((departure,),) = (each.departures for each in known.take(LIMIT))
+    assert (departure.at, departure.moment) == (30.0, None)
+
+
 def test_an_erasure_during_a_write_that_fails_leaves_nobody_pending_for_ever() -> None:
     ann = ("user", "ann")
     known = people()
