@@ -5,7 +5,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -207,6 +206,8 @@ class Page:
         """The place after everything that was read."""
         # Whether an iterator could not catch up, and tries again after the next read.
         self._has_retries = False
+        # Whether the last read failed: others who are behind do not try before the next.
+        self._is_away = False
         self._streams = streams
         self._began_at = time.monotonic()
         # The chunks, the oldest first, and the place before each.
@@ -227,7 +228,7 @@ class Page:
             self.end = place.next[1]  # only now, or the place would seem to be behind
             self._chunks.append((chunk, place))
             self._size += chunk.size
-        self.end.positions = read.end
+        self.end.positions, self._is_away = read.end, False
         oldest = time.monotonic() - STREAM_SECONDS
         while self._chunks and (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest):
             chunk, place = self._chunks.popleft()
@@ -247,9 +248,11 @@ class Page:
         """
         end, after, read = self.end, place.positions, None
         until = end.positions
-        if after is not None and until is not None:
-            with suppress(Exception):  # whoever reads the page on reports outages
+        if after is not None and until is not None and not self._is_away:
+            try:
                 read = self._streams.read(after, until)
+            except Exception:  # whoever reads the page on reports outages
+                self._is_away = True
         if read is None or read.end == after != until:
             self._has_retries = True
             return None

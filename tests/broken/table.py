@@ -111,9 +111,6 @@ list-is-read-from-the-newest: Whoever is seen while everybody is listed is in th
 long-window-has-too-many-minutes: Minute sets may have a window of many days.
 - local left, gone, writers = unpack(KEYS, 1, 3)
 + local left, gone, writers = unpack(KEYS)
-key-of-another-type-stops-every-kind: A key of another type stops its own kind only.
-- is_own = isinstance(outcome, QueryError)
-+ is_own = False
 active-of-less-than-a-goodbye-hides: A period in which a goodbye hides people is refused.
 - if period < self.min_period:
 + if False:
@@ -161,11 +158,8 @@ old-connection-outlives-logout: A connection from before a logout does not keep 
 departed-id-comes-back: Whoever left stays offline, whatever other workers still hold.
 - return at_least(left_at[id], since)
 + return false
-logout-by-a-clock-that-was-set-right-is-lost:
-  Whoever leaves, returns and leaves again is offline, also if the clock turns out to be behind.
-- max(high + int(departure.at * 1e6 + 0.5), departure.least)
-+ high + int(departure.at * 1e6 + 0.5)
-second-logout-forgets-the-return: The same of two logouts in a row.
+second-logout-forgets-the-return:
+  Whoever leaves, returns and leaves twice is offline, also if the clock turns out to be behind.
 - known.least_time(self.seen) or known.least
 + known.least_time(self.seen)
 second-logout-names-an-earlier-time: The same by a clock that is uncertain.
@@ -1590,6 +1584,12 @@ reader-of-another-request: A template has the reader of its own request.
 + if isinstance(shared, TemplatePresence):
 
 = contract/test_named_events.py
+each-who-is-behind-waits-for-an-outage: In an outage, few who are behind occupy a thread.
+- self._is_away = True
++ pass
+nobody-catches-up-after-an-outage: Whoever is behind goes on after an outage.
+- self.end.positions, self._is_away = read.end, False
++ self.end.positions = read.end
 loss-is-told-to-each-holder-of-a-name: Those who read under a name are told of a loss once.
 -             if lease is not None:
 -                 lease.hand_out(self._queue, self._place.positions)  # they are missing once

@@ -432,6 +432,29 @@ def test_who_is_behind_a_shard_that_is_away_waits(
     assert page.catch_up(behind)
 
 
+def test_of_many_who_are_behind_few_wait_for_an_outage(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait in the threads that all readers of the process share."""
+    streams = plain.presence.backend.feed("user").streams
+    page, tries, read = pages.Page(streams), list[Any](), streams.read
+    page.read_on()
+    behind = pages.Place(page.end.positions)
+    plain.come("ann")
+    page.read_on()
+
+    def fail(after: Any, *_: Any) -> Any:
+        tries.append(after)
+        raise PresenceUnavailable("away")
+
+    monkeypatch.setattr(streams, "read", fail)
+    assert [page.catch_up(behind) for _ in range(3)] == [None] * 3
+    assert len(tries) == 1
+    monkeypatch.setattr(streams, "read", read)
+    assert page.read_on() == (True, False)
+    assert page.catch_up(behind)
+
+
 # An entry whose number does not follow from the one before it, as after a failover.
 HOLE = """
 local n = redis.call('HINCRBY', KEYS[1], 'n', 1)
