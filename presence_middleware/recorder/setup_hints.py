@@ -47,9 +47,9 @@ HINTS = {
     "shared": f"more than {SHARED_BY} addresses have the same id of kind {{0}}, so their users "
     "count as one: put a source with distinct ids first in PRESENCE_IDENTITY, such as "
     "{0}=cookie:NAME or {0}=visitor",
-    "pulse": f"no {{}} among {USERLESS_SIGNALS} pulses: the app does not log users in at "
-    'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site that logs them '
-    "in and takes POST",
+    "pulse": f"no {{}} among {USERLESS_SIGNALS} pulses: if users read pages with the script, the "
+    'app does not log them in at PRESENCE_PULSE_PATH, so add data-to="/…" to the script, with a '
+    "URL of the site that logs them in and takes POST",
     "logout": f"no {{}} among {VISITS} logouts at PRESENCE_LOGOUT, so nobody was taken offline: "
     "call presence.leave(id) in the logout handler, or have the session cookie sent to this path",
     "unreadable": "a request could not be read {}: the server or a middleware passed an invalid "

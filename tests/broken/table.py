@@ -564,6 +564,9 @@ second-loop-shares-a-semaphore: An async client may serve one event loop after a
 + free_slots(client, self._max_readers, asyncio)
 
 = redis/test_open_connections.py
+pulses-of-guests-are-a-mistake: The hint about pulses allows for pages that only guests read.
+- pulses: if users read pages with the script, the "
++ pulses: the "
 guest-is-waited-for-too-long: A guest on an open connection counts after five seconds.
 - LOGIN_PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 + LOGIN_PATIENCE = 50.0

@@ -216,9 +216,9 @@ def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
 
 
 UNNAMED = (
-    f"no user among {USERLESS_SIGNALS} pulses: the app does not log users in at "
-    'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site that '
-    "logs them in and takes POST"
+    f"no user among {USERLESS_SIGNALS} pulses: if users read pages with the script, the app does "
+    'not log them in at PRESENCE_PULSE_PATH, so add data-to="/…" to the script, with a URL of the '
+    "site that logs them in and takes POST"
 )
 
 Pulsing = tuple[str, str | None, str | None, list[str]]
@@ -227,6 +227,8 @@ PULSING: list[Pulsing] = [
     ("user=header:X-User, guest=ip:raw", "ann", "ann", []),
     ("user=header:X-User, guest=ip:raw", None, None, []),
     ("user=header:X-User", "ann", None, [UNNAMED]),
+    # Or all is well: those who read are guests, and ann uses an admin site without the script.
+    ("user=header:X-User, guest=ip:raw", "ann", None, [UNNAMED]),
 ]
 
 
