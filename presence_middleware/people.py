@@ -289,7 +289,9 @@ class People(Memory):
             if act is not SEEN:
                 self._depart(person, act, at)
             elif arrival <= person.left.at:
-                self._refuse(person.left, arrival)
+                left = person.left
+                self.dropped["left"] += arrival > left.refused  # once for each open connection
+                left.refused = max(left.refused, arrival)
             else:
                 is_move = room is not None and person.enter(room)
                 if person.seen > person.sent:
@@ -325,12 +327,6 @@ class People(Memory):
         """Count a sighting that is dropped before it waits."""
         with self.lock:
             self.dropped[reason] += 1
-
-    def _refuse(self, left: Departed, arrival: float) -> None:
-        """Count a sighting from before a logout, once for each open connection."""
-        if arrival > left.refused:
-            left.refused = arrival
-            self.dropped["left"] += 1
 
     def _depart(self, person: Person, act: Act, at: float) -> None:
         """Merge a departure. The caller holds the lock."""

@@ -21,11 +21,6 @@ def _ask(queries: Queries, ids: list[str]) -> Plan[list[Any]]:
     return merge_plans([queries.online_among(ids), queries.last_seen_among(ids)])
 
 
-def _stored_id(id: object) -> str:
-    """Return an id as it is stored; empty text for none."""
-    return "" if id is None else normalize_id(str(id))
-
-
 class PresenceAdminMixin:
     """Adds the columns `online` and `last_seen` to the list of a `ModelAdmin` of users.
 
@@ -55,7 +50,8 @@ class PresenceAdminMixin:
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
                 # Several users may have the same id, or none: a field need not be unique or set.
-                ids = [(user, _stored_id(getattr(user, field))) for user in self.result_list]
+                values = ((user, getattr(user, field)) for user in self.result_list)
+                ids = [(user, "" if it is None else normalize_id(str(it))) for user, it in values]
                 asked = [id for _, id in ids if id]
                 here, moments = _ask(template_presence(request), asked) or [None, {}]
                 for user, id in ids:
