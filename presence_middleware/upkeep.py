@@ -66,7 +66,8 @@ class Sweeping:
                 failures[shard.name if is_own else node] = outcome
             else:
                 moments.append(outcome)
-        self.due_at = min([now + (self.least if failures else self.most), *moments])
+        is_complete = len(moments) == len(self.after)
+        self.due_at = min([now + (self.most if is_complete else self.least), *moments])
         if failures and not moments:
             raise next(iter(failures.values()))
         return self.due_at <= now

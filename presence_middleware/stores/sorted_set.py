@@ -256,13 +256,14 @@ def _everybody(key: str, cut: float, last: Rank | None) -> Plan[list[Ranked]]:
     while True:
         limits = "BYSCORE", "LIMIT", offset, PAGE, "WITHSCORES"
         (reply,) = yield Batch((("ZRANGE", key, start, end, *limits),))
-        page = pairs(reply)
+        page, known = pairs(reply), len(times)
         for member, time in page:
             times.pop(member, None)  # the later place counts
             times[member] = time
-        if len(page) < PAGE:
+        reached = repr(float(page[-1][1])) if page else start
+        # Ids that are seen again may come as fast as they are read.
+        if len(page) < PAGE or (len(times) == known and reached != start):
             return [each for each in reversed(times.items()) if last is None or rank(each) < last]
-        reached = repr(float(page[-1][1]))
         start, offset = reached, offset + PAGE if reached == start else 0
 
 

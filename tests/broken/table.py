@@ -105,6 +105,9 @@ clean-up-takes-all-at-once: One command removes a thousand ids at most.
 + page_end = cut
 
 = contract/test_contract.py
+list-without-end: A list ends, though people are seen again as fast as it is read.
+- if len(page) < PAGE or (len(times) == known and reached != start):
++ if len(page) < PAGE:
 list-is-read-from-the-newest: Whoever is seen while everybody is listed is in the list.
 - members = yield from _everybody(key, cut, last)
 + members = yield from _pages(key, cut, sys.maxsize, last)
@@ -724,6 +727,9 @@ every-question-meets-the-outage: A request waits for an outage once, however oft
 + self._asks_after = time.monotonic()
 
 = redis/test_upkeep.py
+shard-of-a-node-that-is-back-waits: A shard passed over is swept as soon as its node is back.
+- is_complete = len(moments) == len(self.after)
++ is_complete = not failures
 two-holders-of-the-upkeep: A process that lost the lease of the upkeep steps down.
 - is_mine = holder is not None and decoded(holder) == self._who
 + is_mine = holder is not None

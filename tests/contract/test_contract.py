@@ -1,5 +1,6 @@
 """What a model cannot say well of the stores: arguments, errors, texts as ids, keys, clients."""
 
+import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -167,6 +168,24 @@ def test_whoever_is_written_while_a_long_list_is_read_is_listed_once(
     assert len(listed) == (3 * PAGE if before is None else 3 * PAGE - 901)
 
 
+@IN_MEMORY
+@SORTED
+def test_a_list_ends_though_people_are_seen_as_fast_as_it_is_read(site: Site) -> None:
+    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
+    ids = [f"id{n:04}" for n in range(3 * PAGE)]
+    site.redis.zadd(key, {id: NOON - n / 100 for n, id in enumerate(ids)})
+    seconds, chosen = iter(range(1, 60)), random.Random(1)
+
+    def beside_a_writer(batch: Batch) -> Plan[Any]:
+        replies, now = (yield batch), NOON + next(seconds)
+        seen = chosen.sample(ids, PAGE + 100)
+        site.redis.zadd(key, {id: now + n / 1e5 for n, id in enumerate(seen)})
+        return replies
+
+    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
+    assert {who.id for who in backend.driver.run(by_trips(plan, beside_a_writer))} == {*ids}
+
+
 def test_times_written_by_another_program_do_not_block_a_reader(
     valkey: Server, prefix: str
 ) -> None:
@@ -269,7 +288,7 @@ def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
 
 
 def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:
-    with opened(settings(valkey.url, prefix, store="minute-sets", window="30d")) as site:
+    with opened(settings(valkey.url, prefix, store="minute-sets", window="7d")) as site:
         for depart in (site.presence.leave, site.presence.forget):
             site.presence.touch("ann")
             depart("ann")

@@ -17,6 +17,7 @@ from presence_middleware.stores import Batch, History, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
 from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.clusters import Cluster
 from tests.support.followed_site import LAG
 from tests.support.process import Process, Start
 from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settings
@@ -174,6 +175,23 @@ def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
     assert recorder.stats().went == {"user": 0}
     assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
     processes.go_on(3)
+    assert recorder.stats().went == {"user": 1}
+
+
+def test_who_has_gone_is_announced_as_soon_as_their_node_is_back(
+    opened: Callable[..., Processes], cluster: Cluster
+) -> None:
+    processes = opened(1, cluster.url, events="user", flush_interval=1, shards=3)
+    recorder = processes.first
+    recorder.record(("user", "ann"), processes.clock.now)
+    processes.go_on(int(WINDOW + LAG) - 1)
+    health = recorder.health
+    for shard in recorder.backend.stores["user"].all:
+        health.failed(recorder.backend.driver.node_of(shard.name))
+    processes.go_on(2)
+    assert recorder.stats().went == {"user": 0}
+    health.failing.clear()
+    processes.go_on(2)
     assert recorder.stats().went == {"user": 1}
 
 
