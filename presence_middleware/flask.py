@@ -139,8 +139,5 @@ def _settle(response: Response) -> Response:
         visit.answered(response.status_code)
         visit.end()  # not after the response, for the next page may show who is online
         state[SESSION] = login.session
-    if user is None:
-        del state[USER]
-    else:
-        state[USER] = lambda: user
+    state[USER] = lambda: user
     return response

@@ -39,12 +39,13 @@ _APPLICATION = (
     "package.module (its `application`), package.module:app or package.module:create_app(), "
     "with literals as arguments if any"
 )
-# In base64: RSA and P-521, and shorter keys, by their first bytes: 30 . 30 . 06.
-_KEY_WITHOUT_LINES = r"MI[A-Za-z0-9+/]{70}|M..w(?:BQYD|E[Aw]YH)|---- BEGIN|ssh-|ecdsa-|\{"
+# In base64: RSA and P-521, and shorter keys, by their first bytes: 30 . 30 . 06. Lines may end
+# with `\n`, or with the blank of a YAML that folds them.
+_KEY_WITHOUT_LINES = r"MI[A-Za-z0-9+/\s\\]{70}|M..w(?:BQYD|E[Aw]YH)|---- BEGIN|ssh-|ecdsa-|\{"
 _NO_TEXT = r"[\ud800-\udfff]"  # bytes of the environment that are no UTF-8
 _NO_PUBLIC_KEY = r"-----BEGIN(?! (?:\w+ )?PUBLIC KEY-----.*-----END)"
 _NO_SECRET = re.compile(
-    f"{_KEY_WITHOUT_LINES}|.*(?:{_NO_TEXT}|{_NO_PUBLIC_KEY})|$", re.DOTALL
+    rf"\s*(?:{_KEY_WITHOUT_LINES}|$)|.*(?:{_NO_TEXT}|{_NO_PUBLIC_KEY})", re.DOTALL
 ).match
 
 

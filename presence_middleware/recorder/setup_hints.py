@@ -42,8 +42,8 @@ HINTS = {
     "credential": "requests carry {}, which no rule of PRESENCE_IDENTITY reads, and no user was "
     "found so far: {}",
     "rule": "the rule {} has never matched: {}: {}",
-    "user": f"no {{}} among {VISITS} visits, so PRESENCE_IDENTITY seems to miss logins: check that "
-    "the rules match the way your users log in",
+    "user": f"no {{}} among {VISITS} visits: if some had logged in, PRESENCE_IDENTITY misses them, "
+    "so check that the rules match the way your users log in",
     "shared": f"more than {SHARED_BY} addresses have the same id of kind {{0}}, so their users "
     "count as one: put a source with distinct ids first in PRESENCE_IDENTITY, such as "
     "{0}=cookie:NAME or {0}=visitor",

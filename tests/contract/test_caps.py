@@ -161,6 +161,17 @@ def test_hosts_share_a_quota_by_their_network(hosts: list[str], each: int, let_i
     assert door.comes("in the old net", "198.51.100.7")
 
 
+def test_who_comes_again_uses_no_quota_and_who_is_long_gone_leaves_it() -> None:
+    door = Door()
+    for _ in range(2):
+        assert door.come("regular", 60) == 60
+        door.clock.now += WINDOW
+    door.clock.now -= 1
+    assert door.come("new", 60) == guests.QUOTA - 60
+    door.clock.now += 2 * WINDOW
+    assert door.come("late", 200) == guests.QUOTA
+
+
 def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

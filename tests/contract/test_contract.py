@@ -287,6 +287,23 @@ def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
     assert any("bob" in members for members in site.held().values())
 
 
+@IN_MEMORY
+@SORTED
+def test_whoever_moves_away_from_a_moment_of_many_hides_nobody(site: Site) -> None:
+    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
+    site.redis.zadd(key, {f"id{n:04}": NOON - 9 for n in range(3 * PAGE)})
+    moved = iter([[], range(900)])
+
+    def beside_a_writer(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        for n in next(moved, ()):
+            site.redis.zadd(key, {f"id{n:04}": NOON - 1})
+        return replies
+
+    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
+    assert len(backend.driver.run(by_trips(plan, beside_a_writer))) == 3 * PAGE
+
+
 def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:
     with opened(settings(valkey.url, prefix, store="minute-sets", window="7d")) as site:
         for depart in (site.presence.leave, site.presence.forget):

@@ -24,8 +24,9 @@ from starlette.routing import Route
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, opened
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, nothing, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
 from tests.support.statuses import (
@@ -322,6 +323,18 @@ def test_a_login_counts_if_the_response_does_not_refuse_it(
     if not counted:
         assert Presence(settings).last_seen("ann") is None
         assert recorder_for(settings).stats().recorded == 0
+
+
+@both
+def test_a_layer_logs_out_a_user_who_has_seen_many_pages(ask: Ask, site: Site) -> None:
+    def log_out(state: State) -> None:
+        say_so(state)
+        state["presence_middleware.visit"].answered(200)
+
+    settings = site(CHAIN)
+    for before in (*[nothing] * (INSPECTED_USERS + 2), log_out):
+        ask(settings, Call(HEADER, before=before))
+    assert online(settings) == []
 
 
 def test_a_status_that_the_server_refuses_replaces_none(site: Site) -> None:

@@ -371,11 +371,22 @@ def test_who_goes_on_may_have_read_further_than_this_process(
 
 
 def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
-    process = plain.process()
-    events = plain.begun(process.events(name="mailer"))
+    process, names = plain.process(), ("mailer", "counter")
+    events = [plain.begun(process.events(name=name), name=name) for name in names]
     plain.come("ann")
-    assert next(events).id == "ann"  # it has received the reply as well
-    process.backend.feed("user").close(10)
+    assert [next(each).id for each in events] == ["ann", "ann"]  # the replies are received as well
+    process.backend.feed("user").close(5)  # a lease that is not given up lasts for longer
+    assert [plain.holder(name) for name in names] == [None, None]
+
+
+def test_a_name_that_was_given_up_stays_free_while_its_process_follows_others(plain: Site) -> None:
+    process = plain.process()
+    others = process.events()
+    closed = plain.begun(process.events(name="mailer"))
+    closed.close()
+    for id in ("ann", "bob"):  # a lease is renewed after each read
+        plain.come(id)
+        assert next(others).id == id
     assert plain.holder() is None
 
 

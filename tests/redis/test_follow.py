@@ -242,6 +242,16 @@ def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opens:
     assert site.announced() == [("+bob", -3595.0)]
 
 
+def test_after_a_clock_was_set_back_by_more_than_a_short_window_people_come(opens: Open) -> None:
+    site = opens(window=60)
+    site.sweep()
+    site.clock.now -= 100
+    site.sweep()
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    site.saw("ann")
+    assert site.announced() == [("+ann", -100.0)]
+
+
 def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(opens: Open) -> None:
     site = opens(shards=1)
     site.sweep()
@@ -278,6 +288,7 @@ def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
     sharded.saw("ann")
     sharded.clock.now += 10
     sharded.saw("ann", act=Act.GOODBYE)
+    assert sharded.lifetime("ann", "bye") > 0
     assert sharded.announced() == [("+ann", 0)]
     assert after(sharded, sharded.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
     sharded.saw("bob")

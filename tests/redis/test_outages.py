@@ -19,13 +19,13 @@ from presence_middleware.connections.drivers import Driver
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, writer
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act, History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
 from tests.support.asking import exchange_wsgi, opened, plain_environ
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, send, wait_until
 from tests.support.faults import (
     OUTAGES,
     PASSWORD,
@@ -169,6 +169,21 @@ def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
         recorder.close()
 
 
+def test_a_guest_waits_until_the_shared_key_is_known(
+    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Cluster, the node that stores it may be away alone."""
+    given = settings(place, prefix, identity="guest=visitor")
+    recorder = Recorder(given, background=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "agree", lambda *_: send("SET", "too", "few", "NX", "XX"))
+        opened(recorder, WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})).end()
+        assert not recorder.flush()
+    wait_until(recorder.flush)
+    assert [len(who.id) for who in Presence(given).online("guest")] == [32]
+    recorder.close()
+
+
 class Interrupt(BaseException):
     """As a server or gevent raises it in a handler whose time is up."""
 
@@ -258,6 +273,7 @@ def test_a_full_server_is_cleaned_up_and_records_again(
     client.zadd(key, stale)
     client.config_set("maxmemory", client.info("memory")["used_memory"])
     worker.did("ann")
+    assert worker.recorder.read(worker.recorder.backend.queries.count()) == 0
     worker.recorder.run_once()
     assert "maxmemory" in (worker.recorder.stats().last_error or "")
     assert client.zcard(key) < len(stale), "though nothing was written"

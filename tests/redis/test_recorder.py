@@ -22,9 +22,10 @@ from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import agree, moment_of
+from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import Server, client_of, send, wait_until
 from tests.support.commands import run_program
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock, visit
@@ -384,6 +385,21 @@ def test_close_ends_the_thread_after_its_round(
     assert began.wait(10)
     recorder.close()
     assert not thread.is_alive()
+
+
+def test_what_processes_agree_on_lasts_while_one_runs(recorder: Recorder, prefix: str) -> None:
+    run = recorder.backend.driver.run
+    for proposal, seconds in (("first", 10), ("second", 1000)):
+        assert run(agree(prefix, proposal, seconds)) == "first"
+    assert run(send("TTL", prefix)) > 10
+
+
+def test_a_setting_of_a_process_that_has_ended_is_none(recorder: Recorder, prefix: str) -> None:
+    run, name = recorder.backend.driver.run, "PRESENCE_WINDOW"
+    old, new = (SharedSettings(prefix, {name: window}, {}) for window in ("1m", "2m"))
+    run(old.publish(1000.0))
+    for now, differing in ((1029.0, {name: "1m"}), (1031.0, {})):
+        assert run(new.publish(now)).differing == differing
 
 
 @pytest.mark.parametrize("knows_the_time", [False, True])

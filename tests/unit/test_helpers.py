@@ -46,6 +46,7 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
+from presence_middleware.recorder.setup_hints import FEW_VISITS, SECONDS
 from tests.support.asking import never, plain_environ
 from tests.support.template_sites import configure_django
 from tests.unit.test_asgi import Gateway, silent
@@ -418,6 +419,22 @@ def test_a_session_of_flask_shows_its_user_if_the_chain_has_no_other(
     assert page.text == str(who), "in the view"
     app.wsgi_app.recorder.flush()
     assert [seen.id for seen in Presence(settings).online(who.kind)] == [who.id]
+
+
+def test_a_site_with_init_app_is_not_told_to_call_it(
+    prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even if no rule reads its session: that of a cart is no login."""
+    chain = "user=header:X-User, guest=ip:raw"
+    app = flask_site(Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain))
+    recorder, client = app.wsgi_app.recorder, app.test_client()
+    with client.session_transaction() as stored:
+        stored["cart"] = 1
+    for _ in range(FEW_VISITS):
+        client.get("/")
+    assert recorder.flush()
+    recorder.hints.check(recorder.stamp() + SECONDS, recorder.backend.driver)
+    assert caplog.messages == []
 
 
 def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(

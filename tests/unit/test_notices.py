@@ -33,7 +33,7 @@ PUBLIC = "8.8.8.8"
 VALUE = "what-a-client-sent"
 DEFAULT = "user=auth, guest=visitor"
 BY_HEADER = "user=header:X-User, guest=visitor"
-NO_USER = f"no user among {VISITS} visits, so PRESENCE_IDENTITY seems to miss logins"
+NO_USER = f"no user among {VISITS} visits"
 LOOK = '. To see why, run presence explain --header "Cookie: …"'
 
 Sent = WsgiRequest | AsgiRequest
@@ -238,6 +238,14 @@ def by_a_handler(one: Site) -> None:
     visit = opened(one.recorder, over_wsgi())
     visit.identify("ann")
     visit.end()
+
+
+def test_visits_of_guests_alone_may_be_no_mistake(site: Open) -> None:
+    """Most sites have more guests than users, and the first example of the README has no users."""
+    one = site(DEFAULT)
+    one.ask(over_wsgi(), times=VISITS, pause=1)
+    (notice,) = one.said
+    assert notice.startswith(f"{NO_USER}: if some had logged in, ")
 
 
 @pytest.mark.parametrize("found", [by_header, by_a_layer, by_a_handler])
