@@ -174,8 +174,11 @@ old-connection-outlives-logout: A connection from before a logout does not keep 
 departed-id-comes-back: Whoever left stays offline, whatever other workers still hold.
 - return at_least(left_at[id], since)
 + return false
-second-logout-forgets-the-return:
-  Whoever leaves, returns and leaves twice is offline, also if the clock turns out to be behind.
+logout-by-a-clock-that-was-set-right-is-lost:
+  Whoever leaves, returns and leaves again is offline, also if the clock turns out to be behind.
+- max(high + int(departure.at * 1e6 + 0.5), departure.least)
++ high + int(departure.at * 1e6 + 0.5)
+second-logout-forgets-the-return: The same of two logouts in a row.
 - known.least_time(self.seen) or known.least
 + known.least_time(self.seen)
 second-logout-names-an-earlier-time: The same by a clock that is uncertain.
@@ -271,6 +274,9 @@ lost-history-is-kept-for-ever: After a loss of data, every key has a time to liv
 minute-is-sampled-twice: Each minute has one sample: the first.
 - ("HSETNX", key, minute_of_day, count)
 + ("HSET", key, minute_of_day, count)
+peak-expires-amid-a-site: The peak lasts while the site is sampled.
+- writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL))
++ pass
 peak-is-the-newest: The peak is the first of the highest minutes.
 - if count > (highest.count if highest else 0):
 + if count:

@@ -362,7 +362,7 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(start: Start) -> No
     assert {sample.count for sample in ask.history(kind="guest")} == {0}
 
 
-def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start) -> None:
+def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start, prefix: str) -> None:
     worker = start()
     ask = worker.presence
     assert ask.peak() is None
@@ -377,6 +377,11 @@ def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start) -> None:
     assert ask.peak() is None
     go_on(worker, "zoe")
     assert ask.peak() == Sample(at(19), 1)
+    client = client_of(worker.settings.redis_url)
+    client.expire(f"{prefix}:user:peak", 100)
+    worker.clock.now += 3600
+    go_on(worker)
+    assert client.ttl(f"{prefix}:user:peak") > 100
 
 
 def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
