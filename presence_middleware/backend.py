@@ -15,7 +15,7 @@ from .connections.drivers import AsyncDriver, Driver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .events import RELEASE_SECONDS, Feed, Streams
-from .queries import Queries, Recording
+from .queries import Queries, Informed
 from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Plan, Shards, Store
@@ -45,7 +45,7 @@ class Backend:
         self.layout = Layout(settings.prefix, settings.shards, max(keep_seconds.values()))
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
-        self.departures: WeakSet[Recording] = WeakSet()
+        self.departures: WeakSet[Informed] = WeakSet()
         """Whoever must know who left: the recorders of this process."""
         self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
         self._feeds: dict[tuple[int, str], Feed] = {}  # by process id and kind

@@ -45,7 +45,7 @@ class Departed:
         self.moment: int | None = None
         """The moment that was sent, in microseconds since the epoch; None if none was."""
 
-    def is_stored(self, at: float, moment: int, *, is_sent: bool) -> None:
+    def note_stored(self, at: float, moment: int, *, is_sent: bool) -> None:
         """Note the moment that the server has, if this happened at `at`."""
         if self.at == at:
             self.is_sent, self.moment = is_sent, moment
@@ -450,7 +450,7 @@ class People(Memory):
             person = self.recent.get(who) or self.remember(who)
             is_sent = person.left.is_sent  # an erasure that waits must still be sent
             self._depart(person, act, at)
-            person.left.is_stored(at, moment, is_sent=is_sent)
+            person.left.note_stored(at, moment, is_sent=is_sent)
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

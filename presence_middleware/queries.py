@@ -46,8 +46,8 @@ _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 T = TypeVar("T")
 
 
-class Recording(Protocol):
-    """The part of a recorder that readers of its process use."""
+class Informed(Protocol):
+    """Whoever must know who left: the part of a recorder that readers of its process use."""
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
 
@@ -141,7 +141,7 @@ class Queries(Arguments):
     clock: ServerClock
     layout: Layout
     samples: History
-    departures: Iterable[Recording]
+    departures: Iterable[Informed]
     """Whoever must know who left."""
 
     def count(
