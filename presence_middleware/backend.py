@@ -15,7 +15,7 @@ from .connections.drivers import AsyncDriver, Driver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .events import RELEASE_SECONDS, Feed, Streams
-from .queries import Queries, Informed
+from .queries import Informed, Queries
 from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Plan, Shards, Store

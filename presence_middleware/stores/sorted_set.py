@@ -252,17 +252,19 @@ def _everybody(key: str, cut: float, last: Rank | None) -> Plan[list[Ranked]]:
     So an id that is seen again between two pages moves to a page that is still to be read.
     """
     times: dict[bytes | str, Any] = {}
+    read = 0
     start, size, end = f"({cut!r}", PAGE, "+inf" if last is None else repr(last[0])
     while True:
         limits = "BYSCORE", "LIMIT", 0, size, "WITHSCORES"
         (reply,) = yield Batch((("ZRANGE", key, start, end, *limits),))
-        page, known = pairs(reply), len(times)
+        page = pairs(reply)
+        read += len(page)
         for member, time in page:
             times.pop(member, None)  # the later place counts
             times[member] = time
         reached = repr(float(page[-1][1])) if page else start
         # Ids that are seen again may come as fast as they are read.
-        if len(page) < size or (len(times) == known and reached != start):
+        if len(page) < size or read > 4 * len(times):
             return [each for each in reversed(times.items()) if last is None or rank(each) < last]
         # Of a moment with more than a page of ids, some may move between two pages.
         start, size = reached, 2 * size if reached == start else PAGE

@@ -116,8 +116,11 @@ clean-up-takes-all-at-once: One command removes a thousand ids at most.
 
 = contract/test_contract.py
 list-without-end: A list ends, though people are seen again as fast as it is read.
-- if len(page) < size or (len(times) == known and reached != start):
+- if len(page) < size or read > 4 * len(times):
 + if len(page) < size:
+list-ends-too-early: A list goes on where many are seen again before somebody who was not read.
+- read > 4 * len(times)
++ read > len(times) + 2 * PAGE
 list-is-read-from-the-newest: Whoever is seen while everybody is listed is in the list.
 - members = yield from _everybody(key, cut, last)
 + members = yield from _pages(key, cut, sys.maxsize, last)

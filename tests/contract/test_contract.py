@@ -304,6 +304,24 @@ def test_whoever_moves_away_from_a_moment_of_many_hides_nobody(site: Site) -> No
     assert len(backend.driver.run(by_trips(plan, beside_a_writer))) == 3 * PAGE
 
 
+@IN_MEMORY
+@SORTED
+def test_many_who_are_seen_again_while_everybody_is_listed_hide_nobody(site: Site) -> None:
+    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
+    ids = [f"id{n:04}" for n in range(5 * PAGE)]
+    site.redis.zadd(key, {id: NOON - 99 + n / 1e3 for n, id in enumerate(ids)})
+    moved = iter([[], [], [], [*ids[: 3 * PAGE + 500], ids[-1]]])
+
+    def beside_a_writer(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        for n, id in enumerate(next(moved, ())):
+            site.redis.zadd(key, {id: NOON - 9 + n / 1e3})
+        return replies
+
+    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
+    assert len(backend.driver.run(by_trips(plan, beside_a_writer))) == 5 * PAGE
+
+
 def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:
     with opened(settings(valkey.url, prefix, store="minute-sets", window="7d")) as site:
         for depart in (site.presence.leave, site.presence.forget):
