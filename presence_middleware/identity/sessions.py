@@ -190,7 +190,7 @@ def bearer(argument: str, secrets: Secrets) -> FindId:
 
     def verify(secret: str, token: str) -> Payload:
         claims = decoder.decode(token, secret, algorithms_for(secret))
-        return claims, int(claims["exp"]) if "exp" in claims else _NEVER
+        return claims, float(int(claims["exp"])) if "exp" in claims else _NEVER
 
     place = cookie(name, last=True) if name else methodcaller("header", "authorization")
 

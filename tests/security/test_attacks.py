@@ -430,7 +430,14 @@ SIGNED = {
     "tokens of now": row(JWT, jwts({"exp": HOUR}, {"nbf": 1, "iat": 1}), USER),
     "tokens of other times": row(
         JWT,
-        jwts({"exp": HOUR - 7200}, {"exp": 0}, {"exp": -1}, {"nbf": HOUR}, {"iat": HOUR}),
+        jwts(
+            {"exp": HOUR - 7200},
+            {"exp": 0},
+            {"exp": -1},
+            {"exp": 10**400},
+            {"nbf": HOUR},
+            {"iat": HOUR},
+        ),
         GUEST,
     ),
 }
