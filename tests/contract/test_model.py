@@ -31,7 +31,7 @@ from presence_middleware.stores import (
 from presence_middleware.stores.plan import members_with_scores
 from tests.support import timed_site
 from tests.support.backends import Backend, send
-from tests.support.model import SECOND, Limits, Minutes, Model
+from tests.support.model import SECOND, SLACK, Limits, Minutes, Model
 from tests.support.timed_site import Blocking, Clock
 
 NOON, WINDOW, KEEP = 1_767_614_400, 600, 4000
@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
                 is_kept = any(self.run(send("ZSCORE", key, id)) is not None for key in keys)
                 assert not (is_kept and act is Act.ERASED)
             return
-        seen = id, moment, moment + 1, None
+        seen = id, moment, moment + SLACK, None
         is_full = self.models[shard].write([seen], [departure], None).full
         self.unsure -= {shard}
         with ExitStack() as refusal:
