@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
+from .connections.drivers import at_once
 from .connections.loops import outside_loop
 from .errors import PresenceError
 from .people import Reason
@@ -129,15 +130,23 @@ gauge, counter = partial(_metric, GaugeMetricFamily), partial(_metric, CounterMe
 
 
 def make_asgi_app(registry: Any = REGISTRY) -> Any:
-    """Return the ASGI app of `prometheus_client` for `registry`, with Redis read in a thread.
+    """Return the ASGI app of `prometheus_client` for `registry`, which runs in a thread.
 
     So the event loop does not wait for Redis. The collector must be registered in `registry`.
     """
     serve = prometheus_client.make_asgi_app(registry)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        # The collector caches this read, so that `serve` does not read Redis again.
-        await outside_loop(list, registry.collect())
-        await serve(scope, receive, send)
+        messages: list[Any] = []
+
+        async def receive_at_once() -> Any:
+            return {"type": "http.request"}
+
+        async def send_later(message: Any) -> None:
+            messages.append(message)
+
+        await outside_loop(lambda: at_once(serve(scope, receive_at_once, send_later)))
+        for message in messages:
+            await send(message)
 
     return app

@@ -7,6 +7,7 @@ second, too. If the first reader is cancelled or killed, a waiting reader runs t
 import asyncio
 import concurrent.futures
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -56,7 +57,8 @@ class Cache:
         """`clock` returns seconds."""
         self._clock = clock
         self._lock = threading.Lock()  # never held while a read runs
-        self._topics: dict[str, dict[tuple[Any, ...], _Result]] = {}
+        # Of each process, because a read of the parent ends in no fork.
+        self._topics: dict[tuple[int, str], dict[tuple[Any, ...], _Result]] = {}
 
     async def get(
         self, read: SharedRead, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
@@ -71,7 +73,7 @@ class Cache:
         while value is None:
             began = self._clock()
             with self._lock:
-                results = self._topics.setdefault(read.topic, {})
+                results = self._topics.setdefault((os.getpid(), read.topic), {})
                 result = results.pop(read.arguments, None)
                 is_mine = result is None or began >= result.expires
                 is_full = len(results) >= MAX_RESULTS

@@ -116,14 +116,14 @@ class Board:
     def _page(self, base: str) -> Response:
         """Return the page. Its script asks for the numbers and inserts them as text."""
         settings = self._settings
-        listed = (kind for kind in self._kinds if settings.store_of(kind) != "hyperloglog")
+        listed = [kind for kind in self._kinds if settings.store_of(kind) != "hyperloglog"]
         values = {
             "base": base,
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
             "live": " ".join(settings.events if self._can_follow else ()),
-            "names": "on" if settings.board_token else "off",
+            "names": "on" if settings.board_token and listed else "off",
         }
         return content("text/html; charset=utf-8", _file("board.html", **values), REVALIDATED)
 

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partialmethod
 from typing import Any
 
 from .limits import RESERVED
@@ -71,8 +72,12 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     else:
         address = parse_address(url.scheme, url.target)
     given = _typed(address.options, parsers)
+    given.pop("max_connections", None)
     if url.is_cluster:
         (host, port), *others = address.hosts
+        base: Any = timed.CLASSES[url.scheme.removesuffix("+cluster")]
+        # redis-py drops options that it does not expect of a Cluster, among them some of TLS.
+        fitted = {"__init__": partialmethod(base.__init__, **given)}
         # This asks the nodes of the URL for all other nodes.
         return redis.RedisCluster(
             # redis-py uses a connection class only if it gets a URL as well.
@@ -81,7 +86,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
             require_full_coverage=False,  # while a node is away, the others still answer
             **{
                 **_OPTIONS,
-                "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
+                "connection_class": type(base.__name__, (base,), fitted),
                 **given,
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
                 "max_connections": most,

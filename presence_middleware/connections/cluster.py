@@ -5,6 +5,8 @@ own. A Cluster pipeline of redis-py would ask a silent node again for each comma
 after the other.
 """
 
+import math
+import time
 from contextlib import suppress
 from inspect import signature
 from typing import Any
@@ -14,6 +16,8 @@ from ..stores.plan import Batch, Command
 from .drivers import Driver, filled_pipeline
 
 _KEYLESS = {"TIME", "INFO"}
+# For how long a node that failed executes no commands without keys, in seconds.
+PASSED_OVER = 30.0
 # The position of the first key in a command, if it is not the first argument.
 _KEY_POSITION = {"EVAL": 3, "EVALSHA": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}
 
@@ -21,8 +25,10 @@ _KEY_POSITION = {"EVAL": 3, "EVALSHA": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}
 class ClusterDriver(Driver):
     """Runs plans over a client of a Cluster."""
 
-    _keyless_node = 0
-    """The index of the node that executes commands without keys."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # By the name of a node: when it last failed to execute commands without keys.
+        self._failed_at: dict[str, float] = {}
 
     def nodes(self) -> list[tuple[str, Driver]]:
         client = self.connect()
@@ -44,15 +50,13 @@ class ClusterDriver(Driver):
 
         # All processes use the same node, because the clocks of the nodes may differ. While it is
         # away, they use the next.
-        nodes = _primaries(client)
         failure: Exception | None = None
-        for _ in nodes:
-            node = nodes[self._keyless_node % len(nodes)]
+        for node in self._keyless_nodes(client):
             try:
                 return super().execute(client.get_redis_connection(node), batch)
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 failure = error
-                self._keyless_node += 1
+                self._failed_at[node.name] = time.monotonic()
         self.forget_client()  # no known node answers
         raise failure or PresenceUnavailable(
             "no node of the Cluster was found; check PRESENCE_REDIS_URL"
@@ -101,11 +105,16 @@ class ClusterDriver(Driver):
 
         name = str(command[0])
         if name in _KEYLESS:
-            nodes = _primaries(client)
-            return nodes[self._keyless_node % len(nodes)] if nodes else None
+            return next(iter(self._keyless_nodes(client)), None)
         with suppress(RedisClusterException):
             return client.get_node_from_key(command[_KEY_POSITION.get(name, 1)])
         return None
+
+    def _keyless_nodes(self, client: Any) -> list[Any]:
+        """Return the nodes that may execute commands without keys, the preferred first."""
+        since = time.monotonic() - PASSED_OVER
+        nodes = _primaries(client)
+        return sorted(nodes, key=lambda node: self._failed_at.get(node.name, -math.inf) > since)
 
     def _refresh_nodes(self, client: Any, failed: Any) -> None:
         """Ask the Cluster again which node owns which slots."""

@@ -10,6 +10,9 @@ from redis import AuthenticationError, CredentialProvider
 
 from .loops import in_thread
 
+# That of redis-py calls `get_credentials`, which may wait for a service, in the event loop.
+_INHERITED = getattr(CredentialProvider, "get_credentials_async", None)
+
 
 class ImportedCredentials(CredentialProvider):
     """The credentials of an object that the site has; each new connection asks it again.
@@ -35,7 +38,7 @@ class ImportedCredentials(CredentialProvider):
         """Return the same without blocking the event loop."""
         try:
             provider = await in_thread(self._found)
-            if hasattr(provider, "get_credentials_async"):
+            if getattr(type(provider), "get_credentials_async", _INHERITED) is not _INHERITED:
                 return await provider.get_credentials_async()
             return await in_thread(provider.get_credentials)
         except Exception as error:

@@ -34,7 +34,6 @@ _NOT_AN_OPTION = (
     "ssl_ options need rediss://"
 )
 _PROVIDER = re.compile(r"\w+(\.\w+)*:\w+")
-_MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:,/?#@\s]+)(?::(\d{0,5}))?")
 _USER = "(?:(?P<user>[^/?]*)@)?"
 _SERVER = f"{_USER}(?P<hosts>{_HOST.pattern})"
@@ -102,8 +101,9 @@ class RedisURL:
     @property
     def max_readers(self) -> int:
         """The most readers that may use a client at once: the option `max_connections`."""
-        match = _MAX_CONNECTIONS.search(self.target)
-        return int(match[1]) if match else CONNECTIONS
+        has_options = self.scheme in _FORMS
+        options = parse_address(self.scheme, self.target).options if has_options else {}
+        return int(options.get("max_connections", CONNECTIONS))
 
     def __str__(self) -> str:
         return hide_credentials(f"{self.scheme}://{self.target}")

@@ -174,7 +174,8 @@ def _rule(item: str) -> Rule:
             f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
             "it is given, whatever the response"
         )
-    if (name == "django-session" or rule.front_header in CREDENTIAL_HEADERS) and not hashed:
+    read = rule.front_header.replace("_", "-")  # which are the same under WSGI
+    if (name == "django-session" or read in CREDENTIAL_HEADERS) and not hashed:
         raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
     _check_argument(rule)
     return rule

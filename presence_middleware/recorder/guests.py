@@ -8,10 +8,10 @@ are always refreshed.
 from collections import Counter
 from collections.abc import Callable
 
-from ..identity.addresses import Proxies, client_address, is_silent, networks, unnamed_proxy
+from ..identity.addresses import WHOLE, Proxies, is_silent, locator, networks, unnamed_proxy
 from ..identity.ids import Who
 from ..people import People
-from ..request import Request
+from ..request import StateRequest
 
 # New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
 # of IPv6 addresses, a /64.
@@ -52,12 +52,14 @@ class Guests:
         """
         self._people, self._window = people, window
         self._proxies, self._report = proxies, report
+        # With `PRESENCE_IP_PREFIX`, the address of a request is that of many people.
+        self._locate = locator(proxies, WHOLE)
         self._before: Counter[int] = Counter()
         self._current: Counter[int] = Counter()
         self._new: Counter[int] = Counter()
         """The guests of the current period that the period before did not have."""
 
-    def admit(self, request: Request, guest: Who, at: float) -> bool:
+    def admit(self, request: StateRequest, guest: Who, at: float) -> bool:
         """Return whether a guest counts: False if it is new and a quota is used up.
 
         `at` is the time of the request, in seconds. The caller remembers a guest that counts.
@@ -69,7 +71,8 @@ class Guests:
             return True
         is_new = not people.knows(guest)
         # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
-        counters = map(self._counter, networks(client_address(request)))
+        address = self._locate(request) if self._locate else request.peer
+        counters = map(self._counter, networks(address))
         limits = list(zip(counters, (QUOTA, SITE_QUOTA), ("host", "site"), strict=False))
         for counter, quota, crowd in limits:
             is_full = is_new and self._before[counter] + self._new[counter] >= quota
@@ -95,7 +98,7 @@ class Guests:
         has_its_own = network in self._current or len(self._current) < COUNTED
         return network if has_its_own else network % COUNTED
 
-    def _may_bring_any(self, request: Request) -> bool:
+    def _may_bring_any(self, request: StateRequest) -> bool:
         """Return whether a request comes from a proxy with clients that cannot be distinguished."""
         if not isinstance(request.address, str | None):
             return True  # a mistake of the server, which no client can cause

@@ -22,7 +22,7 @@ from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Sightings
-from ..request import Request
+from ..request import StateRequest
 from ..rooms import Room, Signal
 from ..settings import Settings
 from ..stores import Act, Plan
@@ -170,7 +170,7 @@ class Recorder:
         arrival: float | None = None,
         act: Act = SEEN,
         room: Room | None = None,
-        inventor: Request | None = None,
+        inventor: StateRequest | None = None,
     ) -> None:
         """Note what `who` did, a kind and an id: by default, that they were seen. Does no I/O.
 

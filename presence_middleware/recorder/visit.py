@@ -13,7 +13,7 @@ from ..connections.limits import Patience
 from ..errors import QueryError
 from ..identity.ids import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
-from ..request import OVER, Request, StateRequest
+from ..request import OVER, StateRequest
 from ..rooms import Room, Signal
 from ..settings import Settings
 from ..stores import NOWHERE, Act
@@ -59,7 +59,7 @@ class Recording(Protocol):
         arrival: float,
         act: Act = Act.SEEN,
         room: Room | None = None,
-        inventor: Request | None = None,
+        inventor: StateRequest | None = None,
     ) -> None: ...
     def write_for_reader(self) -> None: ...
 

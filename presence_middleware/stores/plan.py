@@ -50,8 +50,8 @@ Plan = Generator[Batch, list[Any], T]
 def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T]]:
     """Run several plans in the same round trips; return their results in order.
 
-    With `atomic`, a merged batch is atomic if all its parts are. If plans raise, the first error
-    is raised after all plans have ended.
+    With `atomic`, a merged batch is atomic if all its parts are, as single commands are. If plans
+    raise, the first error is raised after all plans have ended.
     """
     outcomes = yield from run_all(plans, atomic=atomic)
     if error := first_error(outcomes):
@@ -92,7 +92,7 @@ def run_all(
             is_atomic = atomic
             for batch in batches.values():
                 commands += batch.commands
-                is_atomic = is_atomic and batch.atomic
+                is_atomic = is_atomic and (batch.atomic or len(batch.commands) == 1)
             remaining = iter((yield Batch(tuple(commands), is_atomic, is_tolerant=True)))
             for number, batch in batches.items():
                 part = list(islice(remaining, len(batch.commands)))

@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
@@ -73,6 +73,23 @@ def test_the_page_shows_arrivals_and_departures(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["proxy-answers", "nobody-answers"])
+def test_the_page_says_that_the_site_does_not_answer(open_board: Opened, how: str) -> None:
+    board = open_board()
+    state = board.locator("#state")
+    expect(state).to_have_text("live")
+
+    def answer(route: Route) -> None:
+        if how == "proxy-answers":
+            route.fulfill(status=502, content_type="text/html", body="<h1>502 Bad Gateway</h1>")
+
+    board.route("**/counts", answer)
+    expect(state).to_have_text("the site does not answer", timeout=30000)
+    board.unroute("**/counts")
+    expect(state).to_have_text("live", timeout=20000)
+
+
+@pytest.mark.slow
 def test_the_page_asks_for_the_token_and_finds_users_by_id(
     open_board: Opened, presence: Presence
 ) -> None:
@@ -129,6 +146,14 @@ def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[
     expect(board.locator("#chart .label")).to_contain_text("35 at ")
     board.get_by_text("As a table").click()
     expect(board.locator("#hours td.number").get_by_text("35", exact=True)).to_have_count(1)
+
+
+def test_the_hour_that_comes_twice_is_in_the_table_twice(open_board: Opened) -> None:
+    samples = [[f"2026-10-25T0{hour}:30:00Z", 5 + hour] for hour in (0, 1)]  # at half past two
+    board = open_board()
+    board.route("**/history?*", lambda route: route.fulfill(json={"samples": samples}))
+    board.get_by_text("As a table").click()
+    expect(board.locator("#hours td")).to_have_text(["2:00", "6", "2:00", "5"])
 
 
 def test_a_chart_that_has_changed_is_drawn_again_in_the_style_of_its_file(

@@ -1,7 +1,9 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,19 @@ def test_the_list_changes_without_polling(board: Board, presence: Presence) -> N
     (stream,) = board.sent("events")
     assert TOKEN not in "".join(each.url for each in board.requests)
     assert "last-event-id" not in stream.headers
+
+
+def test_times_are_those_of_the_server(
+    new_context: NewContext, site: WebServer, presence: Presence
+) -> None:
+    page = new_context().new_page()
+    page.clock.install(time=datetime.now() + timedelta(minutes=10))
+    page.goto(f"http://{site.address}/presence")
+    board = Board(page)
+    expect(page.locator("#since")).to_have_text("Came")
+    presence.touch("bob")
+    board.expect_names("bob")
+    expect(page.locator("#online td.number")).to_have_text([re.compile("now|s ago")])
 
 
 def test_a_page_that_was_hidden_goes_on_after_its_last_event(

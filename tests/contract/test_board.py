@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import os
 import random
 import re
 import threading
@@ -21,7 +22,7 @@ import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
 from presence_middleware.backend import Backend
-from presence_middleware.board import Response
+from presence_middleware.board import Response, facts
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
 from presence_middleware.board.history import (
     MAX_CHART_POINTS,
@@ -267,6 +268,20 @@ def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
         return longest
 
     assert asyncio.run(read()) < 0.25
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork amid threads
+def test_a_fork_amid_a_read_does_not_wait_for_it() -> None:
+    cache, answers = Cache(), facts({}, "no-store")
+
+    def fork(plan: Plan[Any]) -> Response:
+        if (pid := os.fork()) == 0:
+            found = at_once(cache.get(READ, lambda plan: answers))
+            os._exit(found is not answers)
+        assert os.waitpid(pid, 0)[1] == 0
+        return answers
+
+    assert at_once(cache.get(READ, fork)) is answers
 
 
 def test_a_failed_read_is_not_repeated_for_a_second() -> None:

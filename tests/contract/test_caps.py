@@ -277,6 +277,19 @@ def test_the_addresses_of_a_network_are_within_its_quota(recording: Recording, s
     assert recorder.stats().dropped == {"quota": 50}
 
 
+@pytest.mark.parametrize("given", [{}, {"trusted_proxies": "1"}])
+def test_addresses_that_are_cut_short_share_no_quota(recording: Recording, given: Any) -> None:
+    recorder = recording(identity="guest=visitor", ip_prefix="/24, /56", **given)
+    for n in range(2 * guests.QUOTA):
+        address = f"198.51.100.{n}"
+        forwarded = {"HTTP_X_FORWARDED_FOR": address} if given else {}
+        asks(recorder, f"browser {n}", ADDRESS if given else address, **forwarded)
+    assert recorder.stats().dropped == {}
+    for n in range(2 * guests.QUOTA):
+        asks(recorder, f"forged {n}", "203.0.113.9", HTTP_X_FORWARDED_FOR="203.0.113.9")
+    assert recorder.stats().dropped == {"quota": guests.QUOTA}
+
+
 def test_who_enters_a_room_is_within_the_quota(recording: Recording) -> None:
     recorder = recording(rooms="named")
     for n in range(250):

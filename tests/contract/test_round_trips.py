@@ -57,6 +57,25 @@ def test_a_first_read_asks_the_time_and_then_all_at_once(
     assert names(sent) == reads
 
 
+@pytest.mark.parametrize(
+    "ask", [Presence.count, Presence.online, lambda presence: presence.online_friends("friends")]
+)
+def test_a_read_of_many_shards_is_of_one_moment(
+    unwritten: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    presence = Presence(unwritten(shards=4))
+    presence.count()
+    execute, are_atomic = redis.client.Pipeline.execute, list[bool]()
+
+    def noting(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
+        are_atomic.append(pipeline.transaction)
+        return execute(pipeline, *args, **kwargs)
+
+    monkeypatch.setattr(redis.client.Pipeline, "execute", noting)
+    ask(presence)
+    assert are_atomic == [True]
+
+
 def test_a_handler_writes_and_reads_in_one_round_trip(
     unwritten: Callable[..., Settings], sent: Sent
 ) -> None:

@@ -216,18 +216,28 @@ def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
 def test_another_node_tells_the_time_while_the_first_is_away(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Backend(settings)
+    backend, asked, is_away = Backend(settings), list[str](), True
     client = backend.driver.connect()
-    away = min(str(node.name) for node in client.get_primaries())
+    names = sorted(str(node.name) for node in client.get_primaries())
     connection_to = client.get_redis_connection
 
     def connection(node: Any) -> Any:
-        if node.name == away:
+        asked.append(node.name)
+        if node.name == names[0] and is_away:
             raise redis.ConnectionError
         return connection_to(node)
 
     monkeypatch.setattr(client, "get_redis_connection", connection)
-    assert backend.driver.run(backend.clock.now()) > 0
+    for _ in range(2):
+        backend.driver.run(backend.clock.synchronise(0))
+    assert asked[:2] == names[:2]
+    assert names[0] not in asked[2:]
+    # It is asked again later, as by the processes that noticed nothing.
+    monkeypatch.setattr("presence_middleware.connections.cluster.PASSED_OVER", 0.0)
+    is_away = False
+    asked.clear()
+    backend.driver.run(backend.clock.synchronise(0))
+    assert set(asked) == {names[0]}
 
 
 def test_a_question_that_asks_for_the_time_is_asked_with_a_write(

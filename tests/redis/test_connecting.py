@@ -5,6 +5,7 @@ import gc
 import shutil
 import socket
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +141,16 @@ def test_options_in_the_url_are_enough_for_tls(
     for ask in QUESTIONS.values():
         assert ask(site) == {"user": 1, "guest": 1, "bot": 0}
     assert PASSWORD not in repr(site)
+
+
+@pytest.mark.parametrize(("place", "scheme"), [("server", "rediss"), ("cluster", "rediss+cluster")])
+def test_options_of_tls_reach_each_connection(
+    request: pytest.FixtureRequest, prefix: str, place: str, scheme: str
+) -> None:
+    server: TlsServer = request.getfixturevalue(place)
+    site = settings(f"{server.tls_url(scheme)}&ssl_ciphers=UNKNOWN", prefix)
+    with pytest.raises(PresenceUnavailable, match="No cipher can be selected"):
+        Presence(site).counts()
 
 
 Wrong = Callable[[TlsServer, Path], str]
@@ -419,6 +430,29 @@ def test_each_new_connection_asks_for_the_credentials_of_the_moment(
         assert not recorder.health.is_outage
         assert presence.count() == number
     assert asyncio.run(counts()) == [3, 3]
+
+
+@pytest.mark.parametrize("provider", ["provider", "Provider"])
+def test_a_coroutine_asks_for_credentials_in_a_thread(
+    tokens: Tokens, provider: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads: list[int] = []
+
+    def get_credentials() -> tuple[str, str]:
+        threads.append(threading.get_ident())
+        return "iam", f"token{tokens.number}"
+
+    async def count() -> int:
+        reader = AsyncPresence(site(provider))
+        found = await reader.count()
+        await reader.aclose()
+        return found
+
+    tokens.get_credentials = get_credentials  # type: ignore[method-assign]
+    assert asyncio.run(count()) == 0
+    assert threads
+    assert threading.get_ident() not in threads
+    assert not caplog.messages
 
 
 def test_a_provider_that_fails_is_an_outage_that_names_it_and_shows_no_token(

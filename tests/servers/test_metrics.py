@@ -1,5 +1,6 @@
 """Prometheus metrics: of the site from a real Redis, of a process from its recorder."""
 
+import asyncio
 import json
 import re
 import threading
@@ -11,9 +12,11 @@ from typing import Any, get_args
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
+from prometheus_client.registry import Collector
 
 from presence_middleware import Presence, Settings
 from presence_middleware.people import Reason
@@ -67,12 +70,30 @@ def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> Non
     assert values(found, "presence_peak") == {"user": 2}
 
 
+SCRAPE: Any = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
+
+
 def test_the_app_serves_metrics_under_trio(recorder: Recorder) -> None:
     registry = CollectorRegistry()
     registry.register(PresenceCollector(recorder))
-    scope: Any = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
-    answer = trio.run(exchange, make_asgi_app(registry), scope)
+    answer = trio.run(exchange, make_asgi_app(registry), SCRAPE)
     assert b"presence_up 1.0" in answer.body
+
+
+def test_no_part_of_a_scrape_is_in_the_loop() -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(Collector):
+        def collect(self) -> list[Metric]:
+            threads.append(threading.current_thread())
+            return []
+
+    registry = CollectorRegistry()
+    registry.register(Noting())
+    answer = asyncio.run(exchange(make_asgi_app(registry), SCRAPE))
+    assert answer.status == 200
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_the_counters_match_the_recorder(recorder: Recorder) -> None:

@@ -344,6 +344,12 @@ def test_the_page_knows_which_kinds_have_a_list() -> None:
     assert 'data-names="off"' in page
 
 
+def test_the_page_asks_for_no_token_where_nothing_is_listed() -> None:
+    page = ask("", of=settings(store="hyperloglog")).body.decode()
+    assert 'data-listed=""' in page
+    assert 'data-names="off"' in page
+
+
 def test_a_history_longer_than_the_retention_is_that_of_the_retention() -> None:
     bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
     assert len(bodies) == 1

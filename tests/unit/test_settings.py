@@ -170,7 +170,10 @@ REMEDIES: dict[str, str] = {
     "sessionid": "'sessionid' does not begin with a kind and =, such as user=. ",
     **{
         f"user={source}": f"{source} is a credential: it must be hashed, so write {source}:"
-        for source in ("header:Cookie", "environ:HTTP_COOKIE", "environ:HTTP_AUTHORIZATION")
+        for source in (
+            *("header:Cookie", "environ:HTTP_COOKIE", "environ:HTTP_AUTHORIZATION"),
+            "header:X_Api_Key",
+        )
     },
     f"user=session:{'a.' * 8}a": f"session:{'a.' * 8}a has more than 8 parts between dots. ",
     "user=auth:_password": "auth:_password is private; name a public attribute, such as ",

@@ -2,7 +2,7 @@
 // The names follow a stream of events instead, where the server has one.
 "use strict";
 
-const POLL = 3000, SAMPLED = 30000, SILENT = 40000, HELD = 300000;  // milliseconds
+const POLL = 3000, SAMPLED = 30000, SILENT = 40000, HELD = 300000, PATIENCE = 15000;  // milliseconds
 const MOST = 100;  // names
 const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
@@ -13,7 +13,10 @@ const answers = new Map();  // by path: the last answer, and its ETag
 let token = "";           // of this page, until it is closed
 let lag = 0;              // from this clock to the server's, in milliseconds
 
-class Refused extends Error {}
+class Problem extends Error {}          // what the board says
+class Refused extends Problem {}
+
+const reason = (error) => error instanceof Problem ? error.message : "the site does not answer";
 
 // A page that was opened as https://user:password@host/ resolves relative URLs against that, and
 // fetch() refuses URLs with credentials.
@@ -26,16 +29,21 @@ async function ask(path, headers = {}) {
   const url = new URL(path, base), before = answers.get(path);
   const answer = await fetch(url, {
     cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE),
     headers: { Presence: "passive", ...(before && { "If-None-Match": before.etag }), ...headers },
   });
   if (answer.status === 304) return before.data;
   const data = answer.headers.get("Content-Type") === "image/svg+xml"
     ? picture(await answer.text()) : await answer.json();
   if (answer.status === 401) throw new Refused(data.error);
-  if (!answer.ok) throw new Error(data.error);
-  if (data.now) lag = Date.parse(data.now) - Date.now();
+  if (!answer.ok) throw new Problem(data.error);
+  if (data.now) setLag(data.now);
   answers.set(path, { etag: answer.headers.get("ETag"), data });
   return data;
+}
+
+function setLag(now) {
+  lag = Date.parse(now) - Date.now();
 }
 
 function picture(text) {
@@ -135,7 +143,7 @@ async function showChart() {
 async function showHours(kind) {
   const most = new Map();
   for (const [time, count] of (await ask(query("history", { kind }))).samples) {
-    const hour = new Date(time).setMinutes(0, 0, 0);
+    const hour = Date.parse(time) - 60000 * new Date(time).getMinutes();
     most.set(hour, Math.max(most.get(hour) || 0, count));
   }
   at("hours").replaceChildren(...[...most].reverse().map(([hour, count]) => {
@@ -239,11 +247,12 @@ async function read(mine, kind, opened) {
 function receive(message) {
   const fields = Object.fromEntries(message.split("\n").map((line) => line.split(/: ?(.*)/, 2)));
   if ("id" in fields) cursor = fields.id;
-  if (fields.event === "list") showList(JSON.parse(fields.data).online);
+  if (fields.event === "list") showList(JSON.parse(fields.data));
   else if (fields.data && fields.event !== "lost") showChange(JSON.parse(fields.data));
 }
 
-function showList(online) {
+function showList({ online, now }) {
+  setLag(now);
   at("online").replaceChildren(...online.map(({ id }) => row(id, null, "earlier")));
   setText(at("since"), "Came");
   isCut = online.length >= MOST;
@@ -274,7 +283,7 @@ async function unlock(event) {
     lock(false);
     at("id").focus();
   } catch (error) {
-    setText(at("refused"), error instanceof Refused ? "That is not the token." : error.message);
+    setText(at("refused"), error instanceof Refused ? "That is not the token." : reason(error));
     token = "";
   }
 }
@@ -292,7 +301,7 @@ async function find(event) {
     const data = await askNamed(query("last-seen", { id, kind }));
     at("result").replaceChildren(isolated(data.id), ` ${presenceOf(data)}`);
   } catch (error) {
-    setText(at("result"), error.message);
+    setText(at("result"), reason(error));
   }
 }
 
@@ -348,7 +357,7 @@ async function refresh() {
     }
     state("live", "live");
   } catch (error) {
-    state("away", error instanceof TypeError ? "the site does not answer" : error.message);
+    state("away", reason(error));
   }
   clearTimeout(waiting);
   waiting = setTimeout(refresh, POLL);
