@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from presence_middleware import Presence
-from presence_middleware.identity.ids import Hasher
+from presence_middleware import Presence, Settings
 from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Product
+from tests.support.asking import Request, ids
 from tests.support.backends import wait_until
 from tests.support.products import python_of
 from tests.support.servers import WebServer
@@ -18,6 +18,7 @@ from tests.support.servers import WebServer
 # An environment is installed within the time of the first test that needs it.
 pytestmark = [pytest.mark.products, pytest.mark.timeout(600)]
 
+SITE = Settings.from_env({}, identity="guest=visitor", secret=SECRET, enabled=False)
 WRITTEN_SECONDS = 30.0  # as long as a machine that stalls may keep its server from an answer
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
 
@@ -48,7 +49,8 @@ class Visitors:
         for _ in range(2):
             with self.open() as guest:
                 self.see(guest)
-                id = Hasher(SECRET)(f"127.0.0.1\n{guest.headers['User-Agent']}")
+                agent = guest.headers["User-Agent"].encode()
+            id = str(ids(SITE, Request([("User-Agent", agent)], peer="127.0.0.1")))
             wait_until(partial(self._presence.is_online, id, "guest"), WRITTEN_SECONDS)
         return [seen.id for seen in self._presence.online("user")]
 
