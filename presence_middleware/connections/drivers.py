@@ -224,15 +224,16 @@ class AsyncDriver(_Runner):
         Raises the errors of `Driver.run`, and `WouldBlock` under trio.
         """
         require_asyncio()
-        if self._threads is not None:
-            return await in_thread(self._begin, plan, time.monotonic() + READ_SECONDS)
-        return await self._run(plan)
+        if (threads := self._threads) is None:
+            return await self._run(plan)
+        deadline = time.monotonic() + READ_SECONDS
 
-    def _begin(self, plan: Plan[T], deadline: float) -> T:
-        """Run a plan in this thread, unless it has waited for the thread until the deadline."""
-        if self._threads is None or time.monotonic() > deadline:
-            raise PresenceUnavailable(TOO_LATE)
-        return self._threads.run(plan)
+        def run() -> T:
+            if time.monotonic() > deadline:  # it waited for a thread until then
+                raise PresenceUnavailable(TOO_LATE)
+            return threads.run(plan)
+
+        return await in_thread(run)
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         free = free_slots(client, self._max_readers, asyncio.get_running_loop())

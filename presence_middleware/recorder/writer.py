@@ -164,7 +164,7 @@ class Writer:
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)
-            if self._lost.has_written(shard, moment, stamp, outcome.wrote_before):
+            if self._lost.answered(shard, moment, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _place(self, person: Person) -> Store:
@@ -305,7 +305,7 @@ class LostData:
         last = self._last(shard, stamp)
         return Write(self.process, moment, None if last is None else last.moment)
 
-    def has_written(self, shard: Store, moment: int, stamp: float, previous: float | None) -> bool:
+    def answered(self, shard: Store, moment: int, stamp: float, previous: float | None) -> bool:
         """Remember a write that `shard` answered; return whether it had lost data before.
 
         `moment` and `stamp` are those of `note`. `previous` is the write before it as the shard had

@@ -57,6 +57,7 @@ class MinuteSets(ScriptedStore):
     million. It has no rooms and no goodbyes.
     """
 
+    resolution = keys.MINUTE
     _script = load_script("minute_sets")
 
     def write(

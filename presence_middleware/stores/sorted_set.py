@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import Any
 
 from ..errors import UnsupportedQuery
-from . import keys
 from .events import EventStream
 from .plan import (
     CHUNK,
@@ -211,7 +210,7 @@ class SortedSet(ScriptedStore):
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        cut = now - (self.ttl - keys.SLACK)
+        cut = self.stale_until(now)
         stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut

@@ -128,6 +128,8 @@ class Store(ABC):
 
     acts: ClassVar[Collection[Act]] = (Act.SEEN, Act.LEFT, Act.ERASED)
     """What it records of an id."""
+    resolution: ClassVar[int] = 0
+    """For how many seconds from its own a stored moment stands."""
     needs_sweep: bool = field(default=False, init=False)
     """True if its ids may be in rooms, say goodbye, or are announced."""
     lowered_by: float = field(default=0.0, init=False)
@@ -264,6 +266,10 @@ class Store(ABC):
         """Remove nothing younger than `seconds`, because another process retains it so long."""
         self.ttl = keys.ttl(max(self.keep_seconds, seconds))
 
+    def stale_until(self, now: float) -> float:
+        """Return the moment up to which nobody can ask for stored moments."""
+        return now - (self.ttl - keys.SLACK) - self.resolution
+
     def clean_up(self, now: float) -> Plan[bool]:
         """Remove a bounded number of stale members; return whether there may be more.
 
@@ -279,7 +285,7 @@ class Store(ABC):
         *pages, _, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),
-                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", now - self.ttl),
+                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", self.stale_until(now)),
                 ("ZREMRANGEBYSCORE", self.key.writers, "-inf", silent_since),
             )
         )

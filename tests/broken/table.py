@@ -122,10 +122,13 @@ checked-guest-has-no-quota: A guest whose login is checked has a quota all the s
 
 = redis/test_upkeep.py
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
-- ("ZREMRANGEBYSCORE", self.key.gone, "-inf", now - self.ttl)
-+ ("ZREMRANGEBYSCORE", self.key.gone, "-inf", 0)
+- ("ZREMRANGEBYSCORE", self.key.gone, "-inf", self.stale_until(now)),
++ ("ZREMRANGEBYSCORE", self.key.gone, "-inf", 0),
+last-minute-is-forgotten: Who left is stored to the end of their last minute.
+- return now - (self.ttl - keys.SLACK) - self.resolution
++ return now - (self.ttl - keys.SLACK)
 clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
-- cut = now - (self.ttl - keys.SLACK)
+- cut = self.stale_until(now)
 + cut = now - self.window
 clean-up-takes-all-at-once: One command removes a thousand ids at most.
 - page_end = members_with_scores(last)[0][1] if last else cut
@@ -1787,8 +1790,8 @@ readers-share-the-threads-of-the-app: A reader does not wait for threads that th
 
 = redis/test_slow_reads.py::test_a_long_list_may_take_longer
 long-list-in-a-thread-is-cut-off: A long list may take longer, also in a thread.
-- return self._threads.run(plan)
-+ return self._threads.run(plan, deadline)
+- return threads.run(plan)
++ return threads.run(plan, deadline)
 
 = servers/test_demo.py
 empty-variable-of-a-demo-is-set: For a demo, too, an empty variable counts as unset.

@@ -1,8 +1,9 @@
 """What a model cannot say well of the stores: arguments, errors, texts as ids, keys, clients."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -147,22 +148,35 @@ def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> 
     assert sorted(found) == ids
 
 
+def listed_beside_a_writer(
+    site: Site,
+    times: dict[str, float],
+    writes: Iterator[dict[str, float]],
+    before: Sighting | None = None,
+) -> list[str]:
+    """Return everybody who is online, if they have these times, and others after each trip."""
+    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
+    site.redis.zadd(key, times)
+
+    def beside_a_writer(batch: Batch) -> Plan[Any]:
+        replies = yield batch
+        if seen := next(writes, {}):
+            site.redis.zadd(key, seen)
+        return replies
+
+    plan = backend.stores["user"].online(NOON, WINDOW, None, before)
+    return [who.id for who in backend.driver.run(by_trips(plan, beside_a_writer))]
+
+
 @IN_MEMORY
 @SORTED
 @pytest.mark.parametrize("before", [None, Sighting("id0900", moment_of(NOON - 9))])
 def test_whoever_is_written_while_a_long_list_is_read_is_listed_once(
     site: Site, before: Sighting | None
 ) -> None:
-    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
-    site.redis.zadd(key, {f"id{n:04}": NOON - n / 100 for n in range(3 * PAGE)})
-
-    def beside_a_writer(batch: Batch) -> Plan[Any]:
-        replies = yield batch
-        site.redis.zadd(key, {f"id{n:04}": NOON - 9.005 for n in (950, 1500, 2999)})
-        return replies
-
-    plan = backend.stores["user"].online(NOON, WINDOW, None, before)
-    listed = [who.id for who in backend.driver.run(by_trips(plan, beside_a_writer))]
+    times = {f"id{n:04}": NOON - n / 100 for n in range(3 * PAGE)}
+    writes = repeat({f"id{n:04}": NOON - 9.005 for n in (950, 1500, 2999)})
+    listed = listed_beside_a_writer(site, times, writes, before)
     others = [f"id{n:04}" for n in range(901, 3 * PAGE) if n not in (950, 1500, 2999)]
     assert listed[-len(others) - 3 :] == ["id2999", "id1500", "id0950", *others]
     assert len(listed) == (3 * PAGE if before is None else 3 * PAGE - 901)
@@ -171,19 +185,31 @@ def test_whoever_is_written_while_a_long_list_is_read_is_listed_once(
 @IN_MEMORY
 @SORTED
 def test_a_list_ends_though_people_are_seen_as_fast_as_it_is_read(site: Site) -> None:
-    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
-    ids = [f"id{n:04}" for n in range(3 * PAGE)]
-    site.redis.zadd(key, {id: NOON - n / 100 for n, id in enumerate(ids)})
-    seconds, chosen = iter(range(1, 60)), random.Random(1)
+    ids, chosen = [f"id{n:04}" for n in range(3 * PAGE)], random.Random(1)
+    writes = (
+        {id: NOON + second + n / 1e5 for n, id in enumerate(chosen.sample(ids, PAGE + 100))}
+        for second in range(1, 60)
+    )
+    times = {id: NOON - n / 100 for n, id in enumerate(ids)}
+    assert {*listed_beside_a_writer(site, times, writes)} == {*ids}
+    assert next(writes, None), "it ended while they were still seen"
 
-    def beside_a_writer(batch: Batch) -> Plan[Any]:
-        replies, now = (yield batch), NOON + next(seconds)
-        seen = chosen.sample(ids, PAGE + 100)
-        site.redis.zadd(key, {id: now + n / 1e5 for n, id in enumerate(seen)})
-        return replies
 
-    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
-    assert {who.id for who in backend.driver.run(by_trips(plan, beside_a_writer))} == {*ids}
+@IN_MEMORY
+@SORTED
+def test_whoever_moves_away_from_a_moment_of_many_hides_nobody(site: Site) -> None:
+    times = {f"id{n:04}": NOON - 9 for n in range(3 * PAGE)}
+    writes = iter([{}, {f"id{n:04}": NOON - 1 for n in range(900)}])
+    assert len(listed_beside_a_writer(site, times, writes)) == 3 * PAGE
+
+
+@IN_MEMORY
+@SORTED
+def test_many_who_are_seen_again_while_everybody_is_listed_hide_nobody(site: Site) -> None:
+    times = {f"id{n:04}": NOON - 99 + n / 1e3 for n in range(5 * PAGE)}
+    seen = [*list(times)[: 3 * PAGE + 500], max(times)]
+    writes = iter([{}, {}, {}, {id: NOON - 9 + n / 1e3 for n, id in enumerate(seen)}])
+    assert len(listed_beside_a_writer(site, times, writes)) == 5 * PAGE
 
 
 def test_times_written_by_another_program_do_not_block_a_reader(
@@ -285,41 +311,6 @@ def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
     holders = [key for key, members in site.held().items() if "ann" in members]
     assert holders == [key for key in holders if ":guest:" in key] != [], "of that kind only"
     assert any("bob" in members for members in site.held().values())
-
-
-@IN_MEMORY
-@SORTED
-def test_whoever_moves_away_from_a_moment_of_many_hides_nobody(site: Site) -> None:
-    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
-    site.redis.zadd(key, {f"id{n:04}": NOON - 9 for n in range(3 * PAGE)})
-    moved = iter([[], range(900)])
-
-    def beside_a_writer(batch: Batch) -> Plan[Any]:
-        replies = yield batch
-        for n in next(moved, ()):
-            site.redis.zadd(key, {f"id{n:04}": NOON - 1})
-        return replies
-
-    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
-    assert len(backend.driver.run(by_trips(plan, beside_a_writer))) == 3 * PAGE
-
-
-@IN_MEMORY
-@SORTED
-def test_many_who_are_seen_again_while_everybody_is_listed_hide_nobody(site: Site) -> None:
-    key, backend = f"{site.settings.prefix}:user:seen", Backend(site.settings, clock=site.clock)
-    ids = [f"id{n:04}" for n in range(5 * PAGE)]
-    site.redis.zadd(key, {id: NOON - 99 + n / 1e3 for n, id in enumerate(ids)})
-    moved = iter([[], [], [], [*ids[: 3 * PAGE + 500], ids[-1]]])
-
-    def beside_a_writer(batch: Batch) -> Plan[Any]:
-        replies = yield batch
-        for n, id in enumerate(next(moved, ())):
-            site.redis.zadd(key, {id: NOON - 9 + n / 1e3})
-        return replies
-
-    plan = backend.stores["user"].online(NOON, WINDOW, None, None)
-    assert len(backend.driver.run(by_trips(plan, beside_a_writer))) == 5 * PAGE
 
 
 def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:

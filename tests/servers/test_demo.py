@@ -28,6 +28,19 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
+def refusal(port: int, **variables: str) -> str:
+    """Return why a demo does not begin."""
+    ended = subprocess.run(
+        [PRESENCE, "demo", f"--port={port}"],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    return ended.stderr
+
+
 def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path) -> None:
     """Also while a browser holds a connection open, ahead of a request."""
     site = {
@@ -60,14 +73,7 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
 
 def test_a_store_inside_a_process_is_refused() -> None:
     """Each worker would show a number of its own, and no other shell any."""
-    ended = subprocess.run(
-        [PRESENCE, "demo", f"--port={free_port()}"],
-        env=environment(PRESENCE_REDIS_URL="memory://"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (ended.returncode, "leave PRESENCE_REDIS_URL out" in ended.stderr) == (2, True)
+    assert "leave PRESENCE_REDIS_URL out" in refusal(free_port(), PRESENCE_REDIS_URL="memory://")
 
 
 @pytest.mark.skipif(not (IPV6.exists() and IPV6.read_text()), reason="no IPv6 here")
@@ -86,14 +92,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
     unset = {"PRESENCE_REDIS_URL": "", "PRESENCE_BOARD_PATH": "", "PRESENCE_BOARD_TOKEN": ""}
     with Demo(tmp_path, 0, **unset) as demo:
         assert "simulated" not in demo.output
-        second = subprocess.run(
-            [PRESENCE, "demo", f"--port={demo.port}"],
-            env=environment(XDG_STATE_HOME="/nowhere"),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (second.returncode, "pass another --port" in second.stderr) == (2, True)
+        assert "pass another --port" in refusal(demo.port, XDG_STATE_HOME="/nowhere")
         assert "you are bot curl," in demo.get("curl/8")
         client = demo.visitor
         for number, path in enumerate(PAGES, 1):

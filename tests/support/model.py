@@ -219,13 +219,10 @@ class Model:
         had_members = bool(self.seen)
         cut = now - max(self.limits.keep, self.limits.window + (self.limits.lag or 0))
         self.seen = {id: at for id, at in self.seen.items() if at > cut}
-        self.forget_gone(cut)
+        self.gone = {id: at for id, at in self.gone.items() if at > cut}
         self.forget_writers(now - self.limits.window)
         if had_members and not self.seen:
             self.is_marked = False
-
-    def forget_gone(self, since: int) -> None:
-        self.gone = {id: at for id, at in self.gone.items() if at > since - SLACK}
 
     def forget_writers(self, since: int) -> None:
         self.writers = {name: at for name, at in self.writers.items() if at > since - 2 * SLACK}
@@ -319,7 +316,8 @@ class Minutes(Model):
         self._leave(act, id, moment, last_seen)
 
     def clean_up(self, now: int) -> None:
-        self.forget_gone(now - self.limits.keep)
+        oldest = now - self.limits.keep - MINUTE  # the beginning of a minute that is over
+        self.gone = {id: at for id, at in self.gone.items() if at > oldest}
         self.forget_writers(now - self.limits.window)
 
     def _in(self, now: int, window: int) -> Times:
