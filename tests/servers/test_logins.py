@@ -378,6 +378,7 @@ def test_of_two_django_sessions_the_last_counts_as_in_django(header: str) -> Non
         ids(settings, Request([("Cookie", cookie.encode())]))
         for cookie in (header, f"sessionid={django_key}")
     )
+    assert found
     assert found == expected
 
 
