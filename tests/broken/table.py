@@ -156,8 +156,7 @@ older-departure-wins: Whoever came back before a logout was written stays online
 - if not at_least(moment, last_seen or 0) then last_seen = false end
 clock-ahead-of-the-server: A moment ahead of the server is lowered to its clock.
 ~ if is_server_time == '1' and at_least(moment, clock) then ==> if false then
-second-logout-of-an-instant-counts-before-the-return:
-  Whoever leaves, returns and leaves again at once is offline.
+second-logout-counts-before-the-return: Whoever leaves, returns and leaves again at once is offline.
 ~ moment = later(clock, last_known ~= '' and last_known) ==> moment = clock
 lost-data-is-not-noticed: What a server lost is written again.
 ~ return stored is None or stored < self.moment ==> return False
@@ -230,8 +229,7 @@ logout-of-a-busy-site-is-a-page: A layer logs out whoever has seen many pages.
 options-accepts-a-login: An answer to OPTIONS accepts no login.
 - if (200 <= status < 300 or status in (101, 304)) and method != "OPTIONS":
 + if 200 <= status < 300 or status in (101, 304):
-colon-in-a-password in identity/sources.py:
-  The user of HTTP Basic is the text before the first colon.
+colon-in-password in identity/sources.py: The user of HTTP Basic is the text before the first colon.
 ~ validate=True).partition(b":") ==> validate=True).rpartition(b":")
 closed-socket-is-accepted: A WebSocket that is refused accepts no login.
 ~ if kind == "websocket.accept": ==> if kind in ("websocket.accept", "websocket.close"):
@@ -259,8 +257,7 @@ active-leaves-out-who-left: Active users are also those who logged out since.
 ~ sets = self.key.seen, self.key.gone ==> sets = (self.key.seen,)
 erased-id-comes-back: An erased id stays away, whatever other workers still hold.
 ~ and at_least(redis.call('ZSCORE', left, erased(id)), since) ==> and false
-erased-id-has-a-last-seen-time:
-  A logout that comes late brings no last-seen time of an erased id back.
+erased-id-has-a-time: A logout that comes late brings no last-seen time of an erased id back.
 - and not at_least(redis.call('ZSCORE', left, erased(id)), last_known)
 connection-arrives-late: A connection from before a logout stays offline.
 ~ local arrival = arrived() or time ==> local arrival = time
@@ -315,8 +312,7 @@ ids-are-answered-twice: Each id of a question is answered once.
 = contract/test_model.py::test_a_store_does_what_its_model_does_where_chance_seldom_leads
 room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
 ~ elseif rooms and at_least(offline_before, score) then ==> elseif false then
-gone-people-come-back-into-their-room:
-  Whoever was counted as gone comes back into no room without a page.
+gone-people-keep-their-room: Whoever was counted as gone comes back into no room without a page.
 ~ stream or cut and redis.call('ZCOUNT', seen, '(' .. cut, offline_before) > 0 then ==> stream then
 
 = contract/test_named_events.py
@@ -363,8 +359,7 @@ count-of-a-large-room-is-one-command: A command looks up a bounded number of ids
 ~ <= math.min(members, most) then ==> <= members then
 count-looks-up-all-who-are-online: A room is counted by whoever are fewer: here those who have gone.
 ~ if online < gone then return ==> if true then return
-count-of-a-small-room-looks-up-the-site:
-  A room is counted by whoever are fewer: here those who are in it.
+count-of-a-small-room-reads-all: A room is counted by whoever are fewer: here those who are in it.
 ~ <= math.min(members, most) then ==> <= most then
 room-of-the-path-with-its-mount-over-wsgi: A room is the path below the mount point, over WSGI.
 ~ return text(self.state.get("PATH_INFO", "")) ==> return self.path
@@ -472,7 +467,7 @@ outage-of-events-is-silent: An iterator reports that Redis stays away.
 outage-of-events-never-ends: After an outage of events, a moment without an answer is no outage.
 -                 self.outage.end()
 +                 pass
-iterator-takes-the-wake-up-of-another:
+iterator-takes-others-wake-up:
   All who wait for events are woken, although some wait again meanwhile.
 - self.waiters.discard(waiter)
 -             waiter()
@@ -561,8 +556,7 @@ lost-key-makes-new-guests: A guest stays one guest if the server has lost the ke
 unbounded-pauses: Redis is tried again within five seconds.
 - min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
 + self._first_pause * 2.0 ** min(failures, 16)
-outage-loses-last-seen-times:
-  The last-seen time of a user outlives an outage longer than the window.
+outage-loses-last-seen-time: The last-seen time of a user outlives an outage longer than the window.
 ~ since = min(since, retained_since[person.who[0]]) ==> pass
 differing-settings-are-silent: Settings that differ between processes are logged.
 ~ self._hints.warn("setting", name, value) ==> pass
@@ -736,8 +730,7 @@ two-holders-of-the-upkeep: A process that lost the lease of the upkeep steps dow
 ~ is_mine = holder is not None and decoded(holder) == self._who ==> is_mine = holder is not None
 upkeep-of-another-is-given-up: Only the holder gives up the lease of the upkeep.
 ~ if holder is not None and decoded(holder) == self._who: ==> if holder is not None:
-killed-holder-keeps-the-upkeep:
-  When the holder of the upkeep is killed, another goes on within seconds.
+killed-holder-keeps-upkeep: When the holder of the upkeep is killed, another goes on within seconds.
 ~ LEASE_MARGIN = 6.0 ==> LEASE_MARGIN = 600.0
 child-shares-the-upkeep: A forked child does not take the upkeep of its parent for its own.
 ~ if self._lease.pid != getpid(): ==> if False:
@@ -793,8 +786,7 @@ slow-globs: A long path costs little, whatever `*` is in the settings.
 ~ f"(?>.*?{part})" ==> f"(?:.*?{part})"
 thread-keeps-its-recorder: A recorder that nobody uses is collected, and its thread ends.
 ~ _stamp = WeakMethod(run_once), interval, stamp ==> _stamp = (lambda: run_once), interval, stamp
-finished-loop-keeps-its-connection:
-  An event loop that has ended keeps no connection, even without `aclose`.
+ended-loop-stays-connected: An event loop that has ended keeps no connection, even without `aclose`.
 ~ for closed in [other for other in others if other and other.is_closed()]: ==> for closed in ():
 handler-waits-in-an-outage: In an outage, no handler waits for a write.
 ~ self._write(set(self.health.failing)) ==> self._write(set())
@@ -897,8 +889,7 @@ demo-starts-again: SIGHUP ends the demo.
 = servers/test_django_admin.py
 admin-shows-an-outage-as-offline: In an outage, the admin's list has dashes.
 ~ if user._presence is None: ==> if False:
-blank-id-breaks-a-page-of-the-admin in django/admin.py:
-  An account without an id breaks no page of the admin.
+blank-id-breaks-the-admin in django/admin.py: An account without an id breaks no page of the admin.
 ~ asked = [id for _, id in ids if id] ==> asked = [id for _, id in ids]
 
 = servers/test_doctor.py
@@ -1061,8 +1052,7 @@ any-missing-module-is-the-extra: A command without a module of ours does not adv
 ~ if error.name not in {"click", "rich"}: ==> if False:
 closed-output-is-a-traceback in cli/__init__.py: A command runs with a closed standard output.
 ~ if getattr(sys, name) is None: ==> if False:
-command-counts-its-own-memory:
-  A command refuses to count a site that is in the memory of another process.
+command-counts-memory: A command refuses to count a site that is in the memory of another process.
 ~ if settings.redis_url.scheme == "memory": ==> if False:
 command-starts-a-server: A command starts no server.
 ~ return replace(settings, redis_url=settings.redis_url.joining()) ==> return settings
@@ -1101,8 +1091,7 @@ django-logs-out-who-is-not-its-user: A logout of Django is not that of the serve
 ~ state[USER] = lambda: None ==> state.pop(USER, None)
 django-script-name-is-unknown: The board and rooms of Django are below FORCE_SCRIPT_NAME.
 ~ state["root_path"] = request.script_name ==> pass
-django-logout-is-lost in django/middleware.py:
-  Whom Django logs out is offline, whoever began the visit.
+django-logout-is-lost in middleware.py: Whom Django logs out is offline, whoever began the visit.
 ~ visit.answered(response.status_code) ==> pass
 django-stream-ends-early: A streaming response of Django keeps its visit open until it is closed.
 ~ if response.streaming: ==> if False:
@@ -1144,11 +1133,9 @@ flask-logout-is-forgotten in flask.py: A request of Flask that logs out takes it
 -         visit.log_out()
 flask-logout-is-the-servers: A logout of Flask is that of the user of its session.
 ~ (NOBODY, self._resolve(), users) ==> (self._login, self._resolve(), users)
-flask-logout-behind-a-login-of-the-server:
-  A logout of Flask counts, also if the server names a user.
+flask-logout-behind-a-login-of-a-server: A logout of Flask counts, also if the server names a user.
 ~ (login.in_app() or ==> (user or
-flask-logout-of-another-key-is-forgotten:
-  A logout of Flask is noticed whatever key of the session has the user.
+flask-logout-of-another-key: A logout of Flask is noticed whatever key of the session has the user.
 ~ keys = [rule.argument.partition("@")[0] for rule in of_session] ==> keys: list[str] = []
 flask-logout-without-its-session:
   A logout of Flask is that of the user whom the rule found in the session.
@@ -1175,8 +1162,7 @@ session-id-is-a-user: The `id` of a session is no user.
 ~ "user_id", "username", "user") ==> "user_id", "username", "user", "id")
 anonymous-mapping-is-a-user: A mapping in a session that is not authenticated is no user.
 ~ item(value, "is_authenticated") in (None, True) ==> True
-starlette-templates-lack-the-reader in starlette.py:
-  Templates of Starlette have the reader of their request.
+starlette-lacks-the-reader in starlette.py: Templates of Starlette have the reader of their request.
 ~ return {"presence": template_presence(request)} ==> return {"presence": template_presence(None)}
 pyramid-templates-lack-presence: Templates of Pyramid have `presence`.
 ~ config.add_subscriber(add_presence, BeforeRender) ==> pass
@@ -1199,8 +1185,7 @@ hidden-user-is-found-as-a-user: A user whom a function of the site hides is in n
 ~ who = self.claimed(who) ==> pass
 hidden-user-is-named-as-a-user: A user whom code names is hidden by the function, too.
 ~ (self.claimed((kind, stored)), BY_LAYER) if stored ==> ((kind, stored), BY_LAYER) if stored
-failing-function-shows-whom-it-hides in identity/resolver.py:
-  If the function that hides users fails, all are hidden.
+failing-function-shows-all in resolver.py: If the function that hides users fails, all are hidden.
 ~ return True ==> return False
 client-chooses-the-hash-of-a-user: No client can choose a value with the hash of another source.
 ~ place = f"{rule.source}:{rule.argument}\n" if rule.type.client_supplied else "" ==> place = ""
@@ -1227,8 +1212,7 @@ token-in-a-cookie-is-that-of-another:
 ~ return "cookie" if self.cookie else "authorization" ==> return "authorization"
 identity-is-remembered-too-long: An identity that was found once is looked up again.
 ~ if 0 < until - time.time() <= REMEMBERED_SECONDS: ==> if until:
-remembered-identity-hides-a-login:
-  A login counts although a guest with the same headers is remembered.
+memory-hides-a-login: A login counts although a guest with the same headers is remembered.
 ~ _first and not (self._asks_user and request.is_anonymous): ==> _first and not self._asks_user:
 remembered-identity-outlives-its-key: Ids change with the key that a site's processes share.
 ~ self._search.forget() ==> pass
@@ -1258,8 +1242,7 @@ late-request-is-lost: A request counts though an older connection was seen just 
 ~ and arrival <= person.arrival and not is_move ==> and not is_move
 forgotten-people-are-new: Whoever is beyond the limit of the memory is still known.
 ~ self._forgotten.add(hash(forgotten)) ==> pass
-forgotten-people-are-new-in-the-next-period:
-  Whoever is beyond the limit is known in the next period, too.
+forgotten-people-are-new-again: Whoever is beyond the limit is known in the next period, too.
 ~ self._forgotten = self._forgotten, set() ==> self._forgotten = set(), set()
 full-memory-knows-nobody: With more people than there is room for, no guest is refused.
 ~ hash(who) in each or len(each) >= self._limit ==> hash(who) in each
