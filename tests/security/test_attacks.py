@@ -22,7 +22,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-import redis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -604,9 +603,8 @@ def test_an_id_never_determines_a_redis_key(
     if store != "hyperloglog":
         assert presence.online_among(found) == found
     assert presence.count() == pytest.approx(len(said), abs=1 if store == "hyperloglog" else 0)
-    with redis.Redis.from_url(valkey.url) as client:
-        keys = [key.decode() for key in client.scan_iter(f"{prefix}*")]
-        assert not list(client.scan_iter("*mallory*"))
+    keys = [key.decode() for key in valkey.client.scan_iter(f"{prefix}*")]
+    assert not list(valkey.client.scan_iter("*mallory*"))
     assert keys
     for key in keys:
         assert re.fullmatch(OF_A_KEY.format(prefix=prefix), key), key

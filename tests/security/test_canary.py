@@ -419,13 +419,12 @@ def test_an_outage_reveals_no_password_and_no_id(
 def test_a_redis_key_of_another_type_reveals_no_id(
     valkey: Server, prefix: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with redis.Redis.from_url(valkey.url) as client:
-        client.set(f"{prefix}:user:seen", "a site's own", ex=600)
-        recorder = recorder_for(site("user=user-agent:raw", bots="off"))
-        for request in traffic():
-            ask_wsgi(recorder.settings, request)
-        assert not recorder.flush()
-        client.delete(*client.keys(f"{prefix}:*"))
+    valkey.client.set(f"{prefix}:user:seen", "a site's own", ex=600)
+    recorder = recorder_for(site("user=user-agent:raw", bots="off"))
+    for request in traffic():
+        ask_wsgi(recorder.settings, request)
+    assert not recorder.flush()
+    valkey.client.delete(*valkey.client.keys(f"{prefix}:*"))
     assert "WRONGTYPE" in caplog.text
     assert prefix not in f"{caplog.text}{recorder.stats()}"  # nor any other word of the command
     assert found([caplog.text, str(recorder.stats())]) == set()

@@ -58,17 +58,15 @@ def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
         await presence.count()
         await presence.aclose()
 
-    with redis.Redis.from_url(valkey.url) as client:
+    def are_open(most: int) -> bool:
+        gc.collect()
+        return [each["name"] for each in valkey.client.client_list()].count(prefix) <= most
 
-        def are_open(most: int) -> bool:
-            gc.collect()
-            return [each["name"] for each in client.client_list()].count(prefix) <= most
-
-        for _ in range(5):
-            asyncio.run(presence.count())
-            wait_until(lambda: are_open(1))
-        asyncio.run(ask_and_close())
-        wait_until(lambda: are_open(0))
+    for _ in range(5):
+        asyncio.run(presence.count())
+        wait_until(lambda: are_open(1))
+    asyncio.run(ask_and_close())
+    wait_until(lambda: are_open(0))
 
 
 @pytest.mark.parametrize("url", ["redis://a..b/0", "unix:///no"])
@@ -89,17 +87,17 @@ def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
-    with redis.Redis.from_url(valkey.url) as client, redis.Redis.from_url(valkey.url) as admin:
+    with redis.Redis.from_url(valkey.url) as client:
         settings = site(valkey.url, prefix, identity="guest=visitor")
         recorder = Recorder(settings, client=client, background=False)
         WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
-        admin.replicaof("127.0.0.1", "1")
+        valkey.client.replicaof("127.0.0.1", "1")
         try:
             client.ping()
             demoted = client.client_id()
             assert not recorder.flush()
         finally:
-            admin.replicaof("NO", "ONE")
+            valkey.client.replicaof("NO", "ONE")
         assert "read only replica" in str(recorder.stats().last_error)
         assert prefix not in f"{caplog.text}{recorder.stats()}"
         assert client.client_id() != demoted

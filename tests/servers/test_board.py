@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from redis import Redis
 
 from presence_middleware import (
     AsyncPresence,
@@ -320,18 +319,17 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
 ) -> None:
     presence.touch("ann")  # the stream has begun
 
-    with Redis.from_url(valkey.url) as client:
-        async with opened(site) as stream:
-            await stream.message()
-            feed = recorder_for(settings).backend.feed("user")
-            await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
-            before = len(client.client_list())
-            async with AsyncExitStack() as others:
-                for _ in range(10):
-                    await (await others.enter_async_context(opened(site))).message()
-                assert len(client.client_list()) == before
-                threads = [each.name for each in threading.enumerate()]
-                assert threads.count("presence-events") == 1
+    async with opened(site) as stream:
+        await stream.message()
+        feed = recorder_for(settings).backend.feed("user")
+        await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
+        before = len(valkey.client.client_list())
+        async with AsyncExitStack() as others:
+            for _ in range(10):
+                await (await others.enter_async_context(opened(site))).message()
+            assert len(valkey.client.client_list()) == before
+            threads = [each.name for each in threading.enumerate()]
+            assert threads.count("presence-events") == 1
     wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
     assert recorder_for(settings).stats().recorded == 0
     assert recorder_for(settings).open_visits == {}

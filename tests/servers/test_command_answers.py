@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import pytest
-import redis
 from click.testing import Result
 
 from presence_middleware import Presence, Settings
@@ -114,11 +113,10 @@ def test_active_shows_the_usual_periods_that_are_kept(script: Script, presence: 
 def test_friends_are_read_from_a_redis_key(
     script: Script, presence: Presence, valkey: Server, prefix: str
 ) -> None:
-    with redis.Redis.from_url(valkey.url) as client:
-        client.sadd(f"{prefix}:friends", "ann", "bob", WILD)
+    key = f"{prefix}:friends"
+    valkey.client.sadd(key, "ann", "bob", WILD)
     presence.touch("ann")
     presence.touch(WILD)
-    key = f"{prefix}:friends"
     assert script.says("friends", key) == f"{SHOWN}\nann\n"
     assert script.json("friends", key) == {"kind": "user", "key": key, "online": [WILD, "ann"]}
     assert script.says("friends", key, "--kind", "guest") == ""

@@ -14,7 +14,6 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.cli.commands import presence as command
@@ -81,12 +80,6 @@ def site(variables: dict[str, str]) -> dict[str, str]:
     return variables | SITE
 
 
-@pytest.fixture
-def client(valkey: Server) -> Iterator["redis.Redis"]:
-    with redis.Redis.from_url(valkey.url) as client:
-        yield client
-
-
 def test_a_pipe_receives_a_line_for_each_event_at_once(site: dict[str, str]) -> None:
     with following(site) as events:
         events.begin()
@@ -102,10 +95,10 @@ def test_a_pipe_receives_a_line_for_each_event_at_once(site: dict[str, str]) -> 
 
 
 def test_json_of_the_members_of_a_key_has_all_fields_and_its_cursor_goes_on(
-    site: dict[str, str], client: "redis.Redis", prefix: str
+    site: dict[str, str], valkey: Server, prefix: str
 ) -> None:
     key = f"{prefix}:friends"
-    client.sadd(key, "ann", "bob", b"\xff")
+    valkey.client.sadd(key, "ann", "bob", b"\xff")
     with following(site, "user", "--json", "--among", key) as events:
 
         def comes_and_goes() -> bool:
@@ -126,11 +119,9 @@ def test_json_of_the_members_of_a_key_has_all_fields_and_its_cursor_goes_on(
             assert next(others).id == "bob"
 
 
-def test_invalid_arguments_are_reported(
-    site: dict[str, str], client: "redis.Redis", prefix: str
-) -> None:
-    client.sadd(f"{prefix}:many", *range(1001))
-    client.set(f"{prefix}:text", "ann")
+def test_invalid_arguments_are_reported(site: dict[str, str], valkey: Server, prefix: str) -> None:
+    valkey.client.sadd(f"{prefix}:many", *range(1001))
+    valkey.client.set(f"{prefix}:text", "ann")
     for options, error in (
         (["--among", f"{prefix}:many"], "has 1001 members: at most 1000 are possible"),
         (["--among", f"{prefix}:text"], "is a string: pass the key of a set"),
@@ -181,18 +172,18 @@ def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
 
 
 def test_a_named_command_that_ends_lets_another_go_on_at_once(
-    site: dict[str, str], client: "redis.Redis", prefix: str
+    site: dict[str, str], valkey: Server, prefix: str
 ) -> None:
     key = f"{prefix}:user:reader:mailer"
     with following(site, "--name", "mailer") as events:
-        wait_until(lambda: client.get(key))
+        wait_until(lambda: valkey.client.get(key))
         events.presence.touch("ann")
         events.has("\tann")
-        handled = client.get(f"{key}/handled")
-        wait_until(lambda: client.get(f"{key}/handled") != handled)
+        handled = valkey.client.get(f"{key}/handled")
+        wait_until(lambda: valkey.client.get(f"{key}/handled") != handled)
         assert events.end(signal.SIGTERM) == 143
         assert events.errors == []
-        assert (client.exists(key), client.exists(f"{key}/handled")) == (0, 1)
+        assert (valkey.client.exists(key), valkey.client.exists(f"{key}/handled")) == (0, 1)
         events.presence.touch("bob")
     with following(site, "--name", "mailer") as events:
         events.has("\tbob")
@@ -210,16 +201,17 @@ def presence(variables: dict[str, str]) -> Presence:
     return reader
 
 
-def calls(admin: Any, command: str) -> int:
-    return int(admin.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+def calls(server: Server, command: str) -> int:
+    found = server.client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})
+    return int(found["calls"])
 
 
 def test_wait_ends_when_somebody_leaves(
-    presence: Presence, variables: dict[str, str], client: "redis.Redis"
+    presence: Presence, variables: dict[str, str], valkey: Server
 ) -> None:
     with piped("wait", "--below", "2", "--timeout", "40s", **variables) as waiting:
-        before = calls(client, "zcount")
-        wait_until(lambda: calls(client, "zcount") > before)
+        before = calls(valkey, "zcount")
+        wait_until(lambda: calls(valkey, "zcount") > before)
         began = time.monotonic()
         presence.leave("ann")
         assert waiting.wait(20) == 0

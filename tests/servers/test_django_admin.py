@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import redis
-
 from presence_middleware import Presence
 from tests.support.backends import Server
 from tests.support.servers import ROOT, environment
@@ -40,10 +38,9 @@ def test_a_page_of_the_list_asks_once(
         presence.touch(id)
     presence.leave("3")
     presence.leave("user1")
-    with redis.Redis.from_url(valkey.url) as server:
-        server.config_resetstat()
-        pages = lists_of_users(tmp_path, variables, "pk", "username")
-        reads = server.info("commandstats")["cmdstat_zmscore"]["calls"]
+    valkey.client.config_resetstat()
+    pages = lists_of_users(tmp_path, variables, "pk", "username")
+    reads = valkey.client.info("commandstats")["cmdstat_zmscore"]["calls"]
     # Of each of the four pages: who is online; the times of those here, and of those gone. A write
     # may look up whether somebody left.
     assert 0 < reads <= 16

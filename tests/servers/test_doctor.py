@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from click.testing import Result
 
 from presence_middleware import Presence, Settings, doctor
@@ -64,27 +63,26 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     assert "presence explain" in found.stdout
     presence.touch("ann")
     key = f"{variables['PRESENCE_PREFIX']}:user:seen"
-    with redis.Redis.from_url(valkey.url) as client:
-        client.persist(key)
-        rules = ("on", f">{SECRET}", "~*", "+@all", "-memory")
-        client.execute_command("ACL", "SETUSER", "asks", *rules)
-        refused = {"PRESENCE_REDIS_URL": f"unix://asks:{SECRET}@{valkey.socket}"}
-        nobody = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/none"}
-        for given, wrong, right in (
-            ({}, f" B, these keys never expire: {key}\n", "ok    online: 1 user, 1 guest, 0 bot\n"),
-            (refused, "WRONG Redis refused: ", "ok    server: "),
-            (nobody, "WRONG Redis did not answer", "PRESENCE_WINDOW=10m (default)"),
-            ({"PRESENCE_WINDOW": "soon"}, "PRESENCE_WINDOW='soon'", ""),
-        ):
-            found = examined({**variables, **given})
-            assert found.exit_code == 1
-            assert wrong in found.stdout + found.stderr
-            assert right in found.stdout
-            assert SECRET not in found.stdout + found.stderr
-        ill = json.loads(examined(variables, "--json", "--no-settings").stdout)
-        assert (ill["is_right"], ill["settings"]) == (False, {})
-        assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
-        client.acl_deluser("asks")
+    valkey.client.persist(key)
+    rules = ("on", f">{SECRET}", "~*", "+@all", "-memory")
+    valkey.client.execute_command("ACL", "SETUSER", "asks", *rules)
+    refused = {"PRESENCE_REDIS_URL": f"unix://asks:{SECRET}@{valkey.socket}"}
+    nobody = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/none"}
+    for given, wrong, right in (
+        ({}, f" B, these keys never expire: {key}\n", "ok    online: 1 user, 1 guest, 0 bot\n"),
+        (refused, "WRONG Redis refused: ", "ok    server: "),
+        (nobody, "WRONG Redis did not answer", "PRESENCE_WINDOW=10m (default)"),
+        ({"PRESENCE_WINDOW": "soon"}, "PRESENCE_WINDOW='soon'", ""),
+    ):
+        found = examined({**variables, **given})
+        assert found.exit_code == 1
+        assert wrong in found.stdout + found.stderr
+        assert right in found.stdout
+        assert SECRET not in found.stdout + found.stderr
+    ill = json.loads(examined(variables, "--json", "--no-settings").stdout)
+    assert (ill["is_right"], ill["settings"]) == (False, {})
+    assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
+    valkey.client.acl_deluser("asks")
 
 
 def answered(plan: Generator[Any, Any, doctor.Finding], reply: Any) -> doctor.Finding:

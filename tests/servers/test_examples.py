@@ -1,14 +1,13 @@
 """Each example on its real server, visited over a socket by several people."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from redis import Redis
 from websockets.sync.client import connect
 
 from presence_middleware import Presence, Settings
@@ -36,12 +35,6 @@ Run = Callable[..., WebServer]
 def usual(names: Iterable[str]) -> list[Any]:
     """Return the names of examples; the tests of most run only with `-m matrix`."""
     return [name if name in {"flask", "fastapi"} else matrix(name)[0] for name in names]
-
-
-@pytest.fixture
-def keys(valkey: Server) -> Iterator[Redis]:
-    with Redis.from_url(valkey.url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -73,7 +66,7 @@ def read(browser: httpx.Client, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", usual(SITES))
 def test_an_example_shows_who_is_online(
-    run: Run, presence: Presence, prefix: str, keys: Redis, name: str
+    run: Run, presence: Presence, prefix: str, valkey: Server, name: str
 ) -> None:
     site, home = run(SITES[name]), "/async" if name == "django-async" else "/"
     with site.client("A") as ann, site.client("B") as bob, site.client("C") as guest:
@@ -95,7 +88,7 @@ def test_an_example_shows_who_is_online(
         if name == "django-async":  # a view without `async`
             assert read(ann, "/") == read(ann, home)
         if name == "flask":
-            keys.sadd("user:bob:friends", "ann", "nobody")
+            valkey.client.sadd("user:bob:friends", "ann", "nobody")
             assert read(bob, "/friends") == {"online": ["ann"]}
         assert ann.get("/logout").is_success
         assert not presence.is_online("ann")
@@ -106,10 +99,10 @@ def test_an_example_shows_who_is_online(
             assert read(bob, "/friends") == {"online": []}
             assert read(bob, "/users/ann") == {"online": False, "last_seen": seen.isoformat()}
             assert read(bob, "/users/nobody") == {"online": False, "last_seen": None}
-            keys.delete("user:bob:friends")
+            valkey.client.delete("user:bob:friends")
         if name in SOCKETS:
             read_text(ann, "/login/ann")  # ends at a page that writes all that is known so far
-            keys.delete(f"{prefix}:user:seen")
+            valkey.client.delete(f"{prefix}:user:seen")
             cookie = {"Cookie": f"session={ann.cookies['session']}"}
             assert presence.count() == 0
             url = f"ws://{site.address}/live"
@@ -180,10 +173,10 @@ def test_the_classic_example_works_while_redis_is_away(run: Run) -> None:
 
 
 def test_the_classic_example_lists_all_users_of_the_window_and_no_earlier_ones(
-    run: Run, variables: dict[str, str], keys: Redis
+    run: Run, variables: dict[str, str], valkey: Server
 ) -> None:
     settings = Settings.from_env({**variables, **CLASSIC})
-    Presence(settings, clock=lambda: float(keys.time()[0]) - 3600).touch("Ghost/1")
+    Presence(settings, clock=lambda: float(valkey.client.time()[0]) - 3600).touch("Ghost/1")
     site = run(webpy, **CLASSIC)
     agents = ["Firefox/1", "Opera/2 (X11; Linux)", "Safari/3"]
     for agent in agents:

@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,11 @@ class Server:
             *("--dir", str(folder), "--logfile", str(folder / "log"), *options),
         ]
         self.start()
+
+    @cached_property
+    def client(self) -> Any:
+        """A client of it."""
+        return redis.Redis.from_url(self.url)
 
     def start(self) -> None:
         self.process = subprocess.Popen(self._command)

@@ -40,7 +40,7 @@ class Node(Server):
 
     def ask(self, *command: str | int) -> Any:
         """Return the reply to a command, parsed by the library."""
-        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+        return self.client.execute_command(*command)
 
     def knows(self, id: str) -> bool:
         """Whether it has heard of another."""
