@@ -24,19 +24,17 @@ from presence_middleware import AsyncPresence, Settings
 from presence_middleware.asgi import PresenceMiddleware
 from presence_middleware.recorder import Recorder
 from presence_middleware.sse import HEADERS, server_sent_events
-from tests.support.servers import WebServer, uvicorn
+from tests.support.servers import BOARD, TOKEN, WebServer, uvicorn
 
 from .machine import Child, end_step
 
-TOKEN = "the-token-of-the-board"
 PATHS = ("/presence/events?kind=user", "/own")
 EVENT = b'"online":true'
 LATE = 0.001  # seconds that the loop of the worker sleeps at a time
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:x-user",
     "PRESENCE_EVENTS": "user",
-    "PRESENCE_BOARD_PATH": "/presence",
-    "PRESENCE_BOARD_TOKEN": TOKEN,
+    **BOARD,
     "PRESENCE_EXCLUDE": "+/late,+/own",
 }
 

@@ -15,9 +15,8 @@ from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import wait_until
-from tests.support.servers import ROOT, WebServer, gunicorn
+from tests.support.servers import BOARD, ROOT, TOKEN, WebServer, gunicorn
 
-TOKEN = "the-token-of-the-board"
 SVG = "image/svg+xml"
 ODD_IDS = ["<img src=x onerror=document.title='run'>", "\x1b[2Jred", "abc\u202egnp.exe", "日本"]
 pytestmark = pytest.mark.timeout(120)
@@ -28,8 +27,7 @@ Opened = Callable[..., Page]
 @pytest.fixture
 def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
     """Two workers, and a window so short that who goes is seen to go."""
-    variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
-    variables |= {"PRESENCE_ROOMS": "/t/{topic}/*", "HTML": "1"}
+    variables |= {**BOARD, "PRESENCE_ROOMS": "/t/{topic}/*", "HTML": "1"}
     variables |= {"PRESENCE_WINDOW": "6s", "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
     command = gunicorn("tests.support.site:wsgi_site", 2, "--threads=4")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:

@@ -13,9 +13,8 @@ from presence_middleware import Presence
 from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import Server, wait_until
 from tests.support.nginx import Nginx, needs_nginx
-from tests.support.servers import ROOT, WebServer, uvicorn
+from tests.support.servers import BOARD, ROOT, TOKEN, WebServer, uvicorn
 
-TOKEN = "the-token-of-the-board"
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
@@ -23,9 +22,8 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 def variables(own: Server, prefix: str) -> dict[str, str]:
     return {
         **{"PRESENCE_REDIS_URL": own.url, "PRESENCE_PREFIX": prefix},
-        **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN},
         **{"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"},
-        **{"PRESENCE_FLUSH_INTERVAL": "1s"},
+        **{**BOARD, "PRESENCE_FLUSH_INTERVAL": "1s"},
     }
 
 

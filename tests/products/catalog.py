@@ -13,12 +13,11 @@ from typing import ClassVar
 
 import httpx
 
-from tests.support.servers import environment, gunicorn, uvicorn
+from tests.support.servers import ASGI, WSGI, environment, gunicorn, uvicorn
 
 SECRET = "what this site signs with and nobody else"
 PASSWORD, WRONG_PASSWORD = "correct horse battery", "wrong horse battery"
 SITES = "tests.products.sites"
-WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
 _CSRF = re.compile(
     r'name="(csrf_token|csrftoken|csrfmiddlewaretoken)"(?: type="hidden")? value="([^"]+)"'
 )

@@ -13,6 +13,7 @@ import tomllib
 
 import pytest
 
+from tests.support.commands import run
 from tests.support.servers import ROOT
 
 pytestmark = [pytest.mark.products, pytest.mark.timeout(170)]
@@ -43,8 +44,7 @@ def own_requirements() -> list[str]:
 def index() -> dict[str, str]:
     """Return the variables that have uv use the index of pip. uv does not read its files."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    found = dict(re.findall(r"^\S+?\.([a-z-]+)='?(.*?)'?$", listed, re.MULTILINE))
+    found = dict(re.findall(r"^\S+?\.([a-z-]+)='?(.*?)'?$", run(command).stdout, re.MULTILINE))
     variables = {
         "UV_DEFAULT_INDEX": found.get("index-url", ""),
         "UV_FIND_LINKS": ",".join(shlex.split(found.get("find-links", ""))),
@@ -62,19 +62,11 @@ def index() -> dict[str, str]:
 def resolve(
     index: dict[str, str], python: str, requirements: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header"),
-            *("--no-annotate", f"--python-version={python}", "--no-config"),
-            *options,
-        ],
-        input=requirements,
-        env=index,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=80,
-    )
+    command = [
+        *(sys.executable, "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header"),
+        *("--no-annotate", f"--python-version={python}", "--no-config", *options),
+    ]
+    return run(command, input=requirements, env=index, cwd="/", timeout=80)
 
 
 def newest(index: dict[str, str], product: str) -> str:

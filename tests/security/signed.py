@@ -3,7 +3,6 @@
 import base64
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from flask import Flask
 from flask.sessions import SecureCookieSessionInterface
 from itsdangerous import TimestampSigner, URLSafeSerializer, URLSafeTimedSerializer
+from pyramid.authentication import AuthTicket
+from webob.cookies import SignedSerializer
 
 from presence_middleware.identity import sessions
 from tests.support.asking import Request
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
-    from pyramid.authentication import AuthTicket
-    from webob.cookies import SignedSerializer
 
 KEY = "the key of the test's own site and long enough"
 OTHER = "the key of quite another site and long enough"

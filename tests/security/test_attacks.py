@@ -11,7 +11,6 @@ import logging
 import random
 import re
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -26,6 +25,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from itsdangerous import TimestampSigner, URLSafeSerializer, URLSafeTimedSerializer
+from pyramid.authentication import AuthTktCookieHelper
+from pyramid.request import Request as PyramidRequest
+from webob.cookies import SignedSerializer
 
 from presence_middleware import Presence, Settings
 from presence_middleware.identity import sessions
@@ -46,12 +48,6 @@ from tests.security.signed import (
 )
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
 from tests.support.backends import Server
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
-    from pyramid.authentication import AuthTktCookieHelper
-    from pyramid.request import Request as PyramidRequest
-    from webob.cookies import SignedSerializer
 
 # Of WebOb, when it makes a ticket with tokens.
 pytestmark = pytest.mark.filterwarnings("ignore:Cookie value contains:RuntimeWarning")

@@ -31,10 +31,9 @@ from presence_middleware.stores import moment_of
 from tests.benchmarks.streams import receive_crowds
 from tests.support.asking import Answer, in_loop
 from tests.support.backends import Server, wait_until
-from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
+from tests.support.servers import BOARD, ENDED, ROOT, TOKEN, WebServer, uvicorn
 from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
 
-TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PATHS = [
     *("", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"),
@@ -47,8 +46,7 @@ BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 @pytest.fixture
 def variables(variables: dict[str, str]) -> dict[str, str]:
     return variables | {
-        "PRESENCE_BOARD_PATH": "/presence",
-        "PRESENCE_BOARD_TOKEN": TOKEN,
+        **BOARD,
         "PRESENCE_EVENTS": "user",
         "PRESENCE_IDENTITY": "user=header:x-user, guest=visitor",
     }

@@ -13,6 +13,7 @@ from redis import Redis
 from presence_middleware.demo.app import PAGES
 from presence_middleware.embedded import socket_path
 from tests.support.backends import wait_until
+from tests.support.commands import run
 from tests.support.demo import PRESENCE, Demo
 from tests.support.servers import environment, free_port
 
@@ -24,19 +25,13 @@ pytestmark = pytest.mark.timeout(180)
 
 def processes_of(folder: Path) -> list[str]:
     """What runs in a folder or has it on its command line: the embedded server and its keeper."""
-    listed = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True).stdout
-    return [line for line in listed.splitlines() if str(folder) in line]
+    listed = run(["ps", "-eww", "-o", "args="])
+    return [line for line in listed.stdout.splitlines() if str(folder) in line]
 
 
 def refusal(port: int, **variables: str) -> str:
     """Return why a demo does not begin."""
-    ended = subprocess.run(
-        [PRESENCE, "demo", f"--port={port}"],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = run([PRESENCE, "demo", f"--port={port}"], env=environment(**variables))
     assert ended.returncode == 2
     return ended.stderr
 
@@ -64,7 +59,7 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         line = next(line for line in printed.splitlines() if "in another shell" in line)
         doctor = line.split(": ", 1)[1].replace("count guest", "doctor")
         for given in (demo.environment, environment(XDG_STATE_HOME=str(tmp_path))):
-            assert subprocess.run(doctor, shell=True, env=given).returncode == 0
+            assert run(doctor, shell=True, env=given).returncode == 0
         assert processes_of(tmp_path)
         assert demo.interrupt(signal.SIGTERM) == 0
         assert demo.output == printed
@@ -116,7 +111,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
         assert [each["id"] for each in listed] == ["Ada <script>"]
         line = next(line for line in demo.output.splitlines() if "in another shell" in line)
         count = line.split(": ", 1)[1].replace("count guest", "count user")
-        assert subprocess.check_output(count, shell=True, env=demo.environment) == b"1\n"
+        assert run(count, shell=True, env=demo.environment).stdout == "1\n"
         client.post("/logout")
         wait_until(lambda: demo.state()["counts"]["user"] == 0)
         assert demo.interrupt() == 0

@@ -1,12 +1,12 @@
 """The list of users in a real Django admin: who is online, and when they were last seen."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from presence_middleware import Presence
 from tests.support.backends import Server
+from tests.support.commands import run
 from tests.support.servers import ROOT, environment
 
 SITE = """
@@ -72,14 +72,8 @@ def lists_of_users(folder: Path, variables: dict[str, str], *fields: str) -> lis
     recipes = (ROOT / "docs" / "recipes.md").read_text()
     (recipe,) = re.findall(r"^```text\n(.*?PresenceAdminMixin.*?)^```$", recipes, re.M | re.S)
     (folder / "shop.py").write_text(SITE.replace("RECIPE\n", recipe))
-    done = subprocess.run(
-        [sys.executable, "shop.py", *fields],
-        cwd=folder,
-        env=environment(**variables, PRESENCE_ENABLED="1", SITE_SECRET="of", PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    env = environment(**variables, PRESENCE_ENABLED="1", SITE_SECRET="of", PYTHONPATH=str(ROOT))
+    done = run([sys.executable, "shop.py", *fields], cwd=folder, env=env, check=True)
     cell = r'.*?<td class="field-{}">(.*?)</td>'
     row = r'<th class="field-username">.*?>(\w+)</a>' + cell.format("online")
     pattern = re.compile(row + cell.format("last_seen"), re.DOTALL)

@@ -4,7 +4,6 @@ import operator
 import pkgutil
 import sys
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial, wraps
@@ -13,23 +12,20 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import web
 from bottle import Bottle
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from fastapi import FastAPI
 from flask import Flask, current_app
+from pyramid.config import Configurator
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from webob.dec import wsgify
 
 from presence_middleware import Settings, SettingsError, asgi, paste, wsgi
 from presence_middleware.loading import check_app, load_app
-from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn, waitress
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
-    import web
-    from pyramid.config import Configurator
-    from webob.dec import wsgify
+from tests.support.servers import ASGI, ROOT, WSGI, Command, WebServer, gunicorn, uvicorn, waitress
 
 SITE = '''
 class places:
@@ -59,7 +55,6 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
-WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
 BROKEN_LINES = [
     '/our/broken.py", line 3',
     "os.no_such_thing  # the site's own line",

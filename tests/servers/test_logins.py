@@ -28,12 +28,12 @@ from presence_middleware.recorder import recorder_for
 from tests.support import login_sites as sites
 from tests.support.asking import Request, ids
 from tests.support.login_sites import NOBODY, SECRET
+from tests.support.servers import NEVER
 from tests.support.template_sites import configure_django
 from tests.support.timed_site import Clock
 from tests.support.transports import AsgiTransport
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
-NEVER = "100s"  # until the next regular write: longer than any of these tests
 USER = "42"
 KNOWN = Identity("user", USER)
 BEFORE, LOGGED_IN, AFTER = 140, 141, 142  # versions of browsers, so guests of their own

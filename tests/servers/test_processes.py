@@ -30,11 +30,9 @@ from tests.support.backends import Server, wait_until
 from tests.support.commands import run_program
 from tests.support.faults import hung
 from tests.support.process import Start
+from tests.support.servers import NEVER
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import by_header, visit
-
-NEVER = "100s"  # until the next regular write: longer than any of these tests
-
 
 # Where no thread runs
 

@@ -18,9 +18,14 @@ from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
 from tests.support.faults import hung
 from tests.support.servers import (
+    ASGI,
+    BOARD,
     ENDED,
+    NEVER,
     ROOT,
     TIMEOUT,
+    TOKEN,
+    WSGI,
     Command,
     WebServer,
     granian,
@@ -34,15 +39,11 @@ from tests.support.statuses import FIREFOX, basic
 from tests.support.stopwatch import Stopwatch
 
 SITE = "tests.support.site"
-TOKEN = "the-token-of-the-board"
-NEVER = "100s"  # until the next regular write: longer than any of these tests
-WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
     "PRESENCE_FLUSH_INTERVAL": "0.05s",
     "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*, /metrics*, /shop/metrics*",
-    "PRESENCE_BOARD_PATH": "/presence",
-    "PRESENCE_BOARD_TOKEN": TOKEN,
+    **BOARD,
 }
 NOTICEABLE = 0.25  # seconds of a request; half a timeout
 WITHOUT_THREADS = {"WITHOUT_THREADS": "1"}

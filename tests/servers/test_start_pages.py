@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.backends import wait_until
+from tests.support.commands import run
 from tests.support.servers import ROOT, answers, environment, free_port
 
 README = ROOT / "README.md"
@@ -39,6 +41,7 @@ def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:
         UVICORN_PORT=str(port),
         GUNICORN_CMD_ARGS=f"--bind 127.0.0.1:{port}",
     )
+    there: dict[str, Any] = {"shell": True, "cwd": tmp_path, "env": env}
     text, _, _ = page.read_text().partition("See it on a site")
     text = text.replace("localhost:8000", f"127.0.0.1:{port}")
     text = text.replace("shop.py 8000", f"shop.py {port}").replace("runserver", f"runserver {port}")
@@ -50,26 +53,20 @@ def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:
             elif language == "sh":
                 for command in code.splitlines():
                     if any(server in command for server in SERVERS):
-                        stack.enter_context(serving(command, port, tmp_path, env))
+                        stack.enter_context(serving(command, port, **there))
                     elif not command.startswith("pip install"):
-                        run(command, tmp_path, env)
+                        run(command, **there, check=True)
             else:
                 for command, answer in ANSWER.findall(code):
-                    assert run(command, tmp_path, env).strip() == answer.strip(), command
+                    said = run(command, **there, check=True).stdout
+                    assert said.strip() == answer.strip(), command
 
 
 @contextmanager
-def serving(command: str, port: int, folder: Path, env: dict[str, str]) -> Iterator[None]:
-    with subprocess.Popen(command, shell=True, cwd=folder, env=env, start_new_session=True) as site:
+def serving(command: str, port: int, **there: Any) -> Iterator[None]:
+    with subprocess.Popen(command, **there, start_new_session=True) as site:
         try:
             wait_until(lambda: answers(port))
             yield
         finally:
             os.killpg(site.pid, signal.SIGTERM)
-
-
-def run(command: str, folder: Path, env: dict[str, str]) -> str:
-    done = subprocess.run(
-        command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=True
-    )
-    return done.stdout

@@ -1,8 +1,8 @@
-"""The command `presence`, run in this process, and programs run in another, with their outputs."""
+"""The command `presence` in this process, and others in processes of their own; their outputs."""
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -28,10 +28,10 @@ def run_program(
     program: str, *arguments: str, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run a program in a process of its own, whose settings are in variables."""
-    return subprocess.run(
-        [sys.executable, "-W", THREADED_FORKS, "-c", program, *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    command = [sys.executable, "-W", THREADED_FORKS, "-c", program, *arguments]
+    return run(command, env=environment(**variables))
+
+
+def run(command: Sequence[str] | str, **given: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end; `given` is for `subprocess.run`."""
+    return subprocess.run(command, capture_output=True, text=True, **{"timeout": 50, **given})

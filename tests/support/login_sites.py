@@ -9,7 +9,6 @@ All have the same pages:
 Those of Django are also below `/async/`, as coroutines. Its sessions and users are in SQLite.
 """
 
-import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from inspect import isawaitable
@@ -32,6 +31,10 @@ from fastapi import Depends, FastAPI
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_session import Session  # type: ignore[import-untyped]
+from pyramid.authentication import AuthTktCookieHelper, SessionAuthenticationHelper
+from pyramid.config import Configurator
+from pyramid.security import forget, remember
+from pyramid.session import SignedCookieSessionFactory
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.middleware import Middleware
@@ -43,13 +46,6 @@ from starlette.routing import Route
 
 from presence_middleware import presence_of
 from presence_middleware.django import IdentifyWebSocketUser
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
-    from pyramid.authentication import AuthTktCookieHelper, SessionAuthenticationHelper
-    from pyramid.config import Configurator
-    from pyramid.security import forget, remember
-    from pyramid.session import SignedCookieSessionFactory
 
 SECRET = "what this site signs with and nobody else"
 NOBODY = "nobody"

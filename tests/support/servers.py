@@ -21,6 +21,11 @@ TIMEOUT = httpx.Timeout(15.0)
 STOP_SECONDS = 15.0
 ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
 
+WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
+NEVER = "100s"  # until the next regular write: longer than any of these tests
+TOKEN = "the-token-of-the-board"
+BOARD = {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
+
 Command = Callable[[int], Sequence[str]]
 """A module, `uwsgi`, or a path, and its arguments, for a port."""
 
