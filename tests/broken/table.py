@@ -919,7 +919,7 @@ scrape-in-the-loop: No part of a scrape is in the event loop, however long anoth
 + at_once(serve(scope, receive_at_once, send_later))
 outage-is-not-measured: A scrape in an outage reports it.
 ~ self._site = {} ==> pass
-= servers/test_metrics.py::test_the_app_serves_metrics_under_trio
+= servers/test_metrics.py::test_the_app_serves_metrics_in_any_loop_and_collects_outside_of_it
 metrics-without-trio: Metrics are served under trio.
 - await outside_loop(lambda: at_once(serve(scope, receive_at_once, send_later)))
 + await __import__("asyncio").to_thread(lambda: at_once(serve(scope, receive_at_once, send_later)))

@@ -40,12 +40,9 @@ class Board:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.requests: list[Request] = []
-        page.on("request", self._note)
+        page.on("request", lambda each: self.requests.append(each))  # noqa: PLW0108
         unlock(page, TOKEN)
         expect(page.locator("#names")).to_be_visible()
-
-    def _note(self, request: Request) -> None:
-        self.requests.append(request)
 
     def expect_names(self, *names: str, seconds: float = 20) -> None:
         expect(self.page.locator("#online bdi")).to_have_text(list(names), timeout=1000 * seconds)

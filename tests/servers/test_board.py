@@ -174,12 +174,8 @@ async def opened(
     site: Any, query: str = "", method: str = "GET", **headers: str
 ) -> AsyncIterator[Stream]:
     stream = Stream()
-    given = {name.replace("_", "-").lower(): value for name, value in (BEARER | headers).items()}
-    scope = {
-        **{"type": "http", "method": method, "path": "/presence/events"},
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-    }
+    given = {name.replace("_", "-"): value for name, value in (BEARER | headers).items()}
+    scope = Call(given, f"/presence/events?{query}", method).request.scope()
     stream.task = asyncio.create_task(site(scope, stream.receive, stream.send))
     start = await asyncio.wait_for(stream.sent.get(), 20)
     stream.status = start["status"]
@@ -415,11 +411,9 @@ async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
     async def send(message: Any) -> None:
         raise KeyError("of the server")
 
-    headers = [(b"authorization", BEARER["Authorization"].encode())]
-    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events", "headers": headers}
-    stream = Stream()
+    scope = Call(BEARER, "/presence/events").request.scope()
     with pytest.raises(KeyError, match="of the server"):
-        await site({**scope, "query_string": b""}, stream.receive, send)
+        await site(scope, Stream().receive, send)
 
 
 @pytest.mark.slow

@@ -94,6 +94,10 @@ def answered(plan: Generator[Any, Any, doctor.Finding], reply: Any) -> doctor.Fi
     return found
 
 
+def valkey_of(version: str, redis: str) -> dict[str, str]:
+    return {"server_name": "valkey", "valkey_version": version, "redis_version": redis}
+
+
 def clock_of(ahead: float) -> tuple[int, int]:
     now = time.time() + ahead
     return int(now), int(now % 1 * 1e6)
@@ -111,18 +115,8 @@ EVICTS = "; when memory is short, the server evicts keys: set maxmemory-policy n
     [
         (doctor.version, {"redis_version": "6.2.0"}, "ok", "server: redis 6.2.0"),
         (doctor.version, {"redis_version": "6.0.16"}, "WRONG", "6.0.16: 6.2 or later is required"),
-        (
-            doctor.version,
-            {"server_name": "valkey", "valkey_version": "7.2.5", "redis_version": "7.2.4"},
-            "ok",
-            "valkey 7.2.5",
-        ),
-        (
-            doctor.version,
-            {"server_name": "valkey", "valkey_version": "7.1", "redis_version": "7"},
-            "WRONG",
-            "7.2 or later",
-        ),
+        (doctor.version, valkey_of("7.2.5", "7.2.4"), "ok", "valkey 7.2.5"),
+        (doctor.version, valkey_of("7.1", "7"), "WRONG", "7.2 or later"),
         (doctor.clock, 0.0, "ok", "clock: "),
         (doctor.clock, 3600, "WRONG", "set this host's clock"),
         (doctor.clock, -9, "WRONG", "set this host's clock"),

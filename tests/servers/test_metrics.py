@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,14 +16,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
-from prometheus_client.registry import Collector
 
 from presence_middleware import Presence, Settings
 from presence_middleware.people import Reason
 from presence_middleware.prometheus import PresenceCollector, make_asgi_app
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.asking import exchange
+from tests.support.asking import Answer, exchange
 from tests.support.backends import wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
@@ -73,25 +72,21 @@ def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> Non
 SCRAPE: Any = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
 
 
-def test_the_app_serves_metrics_under_trio(recorder: Recorder) -> None:
-    registry = CollectorRegistry()
-    registry.register(PresenceCollector(recorder))
-    answer = trio.run(exchange, make_asgi_app(registry), SCRAPE)
-    assert b"presence_up 1.0" in answer.body
-
-
-def test_no_part_of_a_scrape_is_in_the_loop() -> None:
+@pytest.mark.parametrize("run", [trio.run, lambda app, *given: asyncio.run(app(*given))])
+def test_the_app_serves_metrics_in_any_loop_and_collects_outside_of_it(
+    recorder: Recorder, run: Callable[..., Answer]
+) -> None:
     threads: list[threading.Thread] = []
 
-    class Noting(Collector):
-        def collect(self) -> list[Metric]:
+    class Noting(PresenceCollector):
+        def collect(self) -> Iterable[Metric]:
             threads.append(threading.current_thread())
-            return []
+            return super().collect()
 
     registry = CollectorRegistry()
-    registry.register(Noting())
-    answer = asyncio.run(exchange(make_asgi_app(registry), SCRAPE))
-    assert answer.status == 200
+    registry.register(Noting(recorder))
+    answer = run(exchange, make_asgi_app(registry), SCRAPE)
+    assert (answer.status, b"presence_up 1.0" in answer.body) == (200, True)
     assert threads
     assert threading.current_thread() not in threads
 

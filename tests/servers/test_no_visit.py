@@ -191,10 +191,9 @@ def test_the_path_of_a_mounted_app_includes_its_mount_point(
     site_asgi = wrap(asgi.PresenceMiddleware, site_asgi, "outside")
     for path, count in visits.items():
         before = recorder_for(settings).stats().recorded
-        environ = {"SCRIPT_NAME": "", "REQUEST_METHOD": "GET", "PATH_INFO": path}
-        site_wsgi({**environ, "HTTP_X_USER": "ann"}, print)
-        scope = {"type": "http", "root_path": "", "method": "GET", "path": path}
-        asyncio.run(site_asgi({**scope, "headers": [(b"x-user", b"ann")]}, None, None))
+        of_ann = Call({"X-User": "ann"}, path).request
+        site_wsgi(of_ann.environ(), print)
+        asyncio.run(site_asgi(of_ann.scope(), None, None))
         assert recorder_for(settings).stats().recorded - before == 2 * count, path
 
 

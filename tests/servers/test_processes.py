@@ -12,14 +12,7 @@ import pytest
 import redis
 import trio
 
-from presence_middleware import (
-    AsyncPresence,
-    Presence,
-    Settings,
-    WouldBlock,
-    asgi,
-    presence_of,
-)
+from presence_middleware import AsyncPresence, Presence, Settings, WouldBlock, asgi, presence_of
 from presence_middleware.connections import health
 from presence_middleware.connections import server as server_clock
 from presence_middleware.connections.health import RedisHealth
@@ -31,6 +24,7 @@ from tests.support.commands import run_program
 from tests.support.faults import hung
 from tests.support.process import Start
 from tests.support.servers import NEVER
+from tests.support.statuses import Call
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import by_header, visit
 
@@ -256,9 +250,8 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
         seen.append(await trio.to_thread.run_sync(Presence(settings).is_online, "ann"))
 
     async def visit() -> None:
-        headers = [(b"x-user", b"bob")]
-        scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": headers}
         site = asgi.PresenceMiddleware(handler, settings=settings)
+        scope = Call({"X-User": "bob"}).request.scope()
         await site(scope, trio.sleep_forever, lambda _: trio.lowlevel.checkpoint())
 
     Presence(settings).touch("ann")

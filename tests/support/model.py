@@ -235,9 +235,7 @@ class Model:
             self.cut = None
         if key in ("at", "progress", "seen"):
             self.room = {}
-        if key in ("progress", "seen"):
-            self.moved = {}
-        if key == "moved":
+        if key in ("progress", "seen", "moved"):
             self.moved = {}
         if key in ("seen", "bye", "gone", "left", "writers"):
             setattr(self, key, {})

@@ -86,14 +86,10 @@ def flask_site(settings: Settings) -> Get:
     return over_wsgi(app)
 
 
-def _templates() -> Jinja2Templates:
-    environment = Environment(loader=DictLoader(JINJA), autoescape=True)
-    return Jinja2Templates(env=environment, context_processors=[presence_context])
-
-
 def starlette_site(settings: Settings) -> Get:
     """Starlette with the context processor; handlers without `async`, and one with."""
-    templates = _templates()
+    environment = Environment(loader=DictLoader(JINJA), autoescape=True)
+    templates = Jinja2Templates(env=environment, context_processors=[presence_context])
 
     def page(request: Request) -> Response:
         return templates.TemplateResponse(request, request.path_params["name"])
