@@ -169,17 +169,16 @@ SLOWLY, DEFAULT = f"{__name__}:Meanwhile.read", "user=auth, guest=visitor"
 
 
 def test_a_visit_that_ends_during_identification_is_still_identified(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = site(f"memory://{prefix}", prefix, identity=f"member={SLOWLY}, {DEFAULT}")
-    recorder = Recorder(settings)
+    recorder = recording(identity=f"member={SLOWLY}, {DEFAULT}")
     visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
     monkeypatch.setattr(Meanwhile, "happens", visit.end)
     visit.note()
     assert visit.is_over
     recorder.flush()
-    assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
-    recorder.close()
+    counts = Presence(recorder.settings).counts()
+    assert counts == {"member": 0, "user": 1, "guest": 0, "bot": 0}
 
 
 def test_a_user_who_is_named_during_identification_replaces_who_was_there(
@@ -200,7 +199,9 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(
     assert [seen.id for seen in online] == ["bob"]
 
 
-def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -> None:
+def test_a_reused_environ_counts_again_and_does_not_keep_its_user(
+    unwritten: Callable[..., Settings],
+) -> None:
     seen = []
 
     def app(environ: dict[str, Any], _: object) -> list[bytes]:
@@ -209,16 +210,14 @@ def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -
         seen.append(environ["presence_middleware.visit"].identity)
         return []
 
-    wrapped = wsgi.PresenceMiddleware(
-        app, settings=site(f"memory://{prefix}", prefix, identity="user=auth, guest=ip:raw")
-    )
+    settings = unwritten(identity="user=auth, guest=ip:raw")
+    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
     environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
     for path in ("/login", "/", "/"):
         environ["PATH_INFO"] = path
         wrapped(environ, lambda *_: list[bytes]().append)
     assert seen == [("user", "ada"), *([("guest", "192.0.2.7")] * 2)]
     assert wrapped.recorder.stats().recorded == 3
-    wrapped.recorder.close()
 
 
 def test_every_path_and_header_is_inspected_quickly() -> None:

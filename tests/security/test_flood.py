@@ -54,18 +54,8 @@ PEOPLE = (*USERS, *GUESTS)
 class Flooded:
     """A site under the WSGI wrapper, a clock, and those who are really there."""
 
-    def __init__(self, server: Server, prefix: str, forge: Forge) -> None:
-        source = "cookie:sid" if forge is cookies else "visitor"
-        self.settings = Settings.from_env(
-            {},
-            redis_url=server.url,
-            prefix=prefix,
-            identity=f"user=auth, guest={source}",
-            secret="0123456789abcdef",
-            max_members=MOST_MEMBERS,
-            max_pending=MOST_PENDING,
-            flush_interval="3m",  # the test says when it is time to write
-        )
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.clock = Clock()
         self._wrapped = wsgi.PresenceMiddleware(
             lambda *_: [], settings=self.settings, clock=self.clock
@@ -97,15 +87,17 @@ class Flooded:
 @pytest.mark.parametrize("forge", [cookies, *matrix(addresses)])
 @pytest.mark.timeout(500)
 def test_a_flood_uses_little_memory_and_evicts_no_user(
-    own: Server, client: Any, prefix: str, forge: Forge, monkeypatch: pytest.MonkeyPatch
+    own: Server, unwritten: Callable[..., Settings], forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
     monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
-    site = Flooded(own, prefix, forge)
+    given = {"max_members": MOST_MEMBERS, "max_pending": MOST_PENDING, "secret": "s" * 32}
+    chain = f"user=auth, guest={'cookie:sid' if forge is cookies else 'visitor'}"
+    site = Flooded(unwritten(redis_url=own.url, identity=chain, **given))
     chance, real = random.Random(7), 0
 
     def used() -> int:
-        return int(client.info("memory")["used_memory"])
+        return int(own.client.info("memory")["used_memory"])
 
     with traced() as held:
         server, process = used(), held()
@@ -119,8 +111,8 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
                 assert site.stats().pending <= MOST_PENDING
                 site.recorder.run_once()  # what the thread does now and then
                 assert site.missing() == [], f"after {n} requests"
-                keys = client.scan_iter(match=f"{prefix}:*:seen", count=1000)
-                assert max(int(client.zcard(key)) for key in keys) <= MOST_MEMBERS
+                keys = own.client.scan_iter(match=f"{site.settings.prefix}:*:seen", count=1000)
+                assert max(int(own.client.zcard(key)) for key in keys) <= MOST_MEMBERS
         assert used() - server < 1_000_000
         # Twice as many people are remembered as may wait, and each takes less than a kilobyte.
         assert held() - process < 2_500 * MOST_PENDING

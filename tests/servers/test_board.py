@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -24,7 +25,6 @@ from presence_middleware import (
     sse,
 )
 from presence_middleware.board import asgi as board
-from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
@@ -329,20 +329,6 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
     assert recorder_for(settings).open_visits == {}
 
 
-class Scripted(AsyncEvents):
-    """An iterator that returns and raises what a test says."""
-
-    def __init__(self, presence: AsyncPresence, *steps: list[Event] | PresenceError) -> None:
-        super().__init__(presence.backend.feed("user"))
-        self.steps = list(steps)
-
-    async def wait_for_batch(self, seconds: float | None = None) -> list[Event]:
-        step = self.steps.pop(0)
-        if isinstance(step, PresenceError):
-            raise step
-        return step
-
-
 @in_loop
 async def test_a_stream_survives_an_outage_and_sends_comments(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -357,7 +343,8 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     await idle.aclose()
     assert [message async for message in messages] == []
     steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
-    events = Scripted(AsyncPresence(settings), *steps)
+    monkeypatch.setattr(AsyncEvents, "wait_for_batch", AsyncMock(side_effect=steps))
+    events = AsyncPresence(settings).events()
     messages = sse.server_sent_events(events)
     assert await anext(messages) == "retry: 3000\n\n"
     assert await anext(messages) == ":\n\n"

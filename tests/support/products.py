@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run
 from tests.support.servers import ROOT
 
 FOLDER = ROOT / ".venvs"
@@ -59,14 +60,8 @@ def _install(folder: Path, python: Path, wanted: Sequence[str]) -> str:
 
 def _problem(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_SECONDS,
-            check=False,
-        )
+        done = run(command, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
         return f"the installer took more than {INSTALL_SECONDS} seconds"
-    return "\n".join(done.stdout.splitlines()[-LOG_LINES:]) if done.returncode else ""
+    printed = f"{done.stdout}{done.stderr}".splitlines()
+    return "\n".join(printed[-LOG_LINES:]) if done.returncode else ""
