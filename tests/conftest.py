@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
@@ -94,10 +93,9 @@ def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(own: Server) -> Iterator[Any]:
+def client(own: Server) -> Any:
     """A client of that server."""
-    with redis.Redis.from_url(own.url) as client:
-        yield client
+    return own.client
 
 
 @pytest.fixture

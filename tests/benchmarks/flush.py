@@ -116,8 +116,6 @@ def rows_of_server(people: int, rounds: int) -> Iterator[Row]:
                 "times a plain ZADD",
                 f"{ours:.2f} µs against {plain:.2f} at least; flushes of {FLUSH:,}",
             )
-        for each in (site, another):
-            each.recorder.close()
 
 
 def _write_plainly(client: Any, users: list[str]) -> None:
@@ -161,7 +159,6 @@ def rows_of_navigation(rounds: int) -> Iterator[Row]:
                 "times a page",
                 f"{whole[number] * scale:.1f} {unit} against {alone[number] * scale:.1f}",
             )
-        site.recorder.close()
 
 
 def rows_of_one(rounds: int = 10) -> Iterator[Row]:
@@ -177,7 +174,6 @@ def rows_of_one(rounds: int = 10) -> Iterator[Row]:
 
             sent = [gauge.bytes_of(flush) for _ in range(rounds)]
             yield Row(f"flush of one person{name}", min(sent), 500, "B", f"{max(sent)} at most")
-            site.recorder.close()
 
 
 def rows_of_shards(people: int, rounds: int) -> Iterator[Row]:
@@ -192,7 +188,5 @@ def rows_of_shards(people: int, rounds: int) -> Iterator[Row]:
                 began = time.thread_time()
                 assert len(site.presence.online(limit=50)) == 50
                 taken[shards].append(time.thread_time() - began)
-        for site in sites.values():
-            site.recorder.close()
     one, many = min(taken[1]) * 1e3, min(taken[64]) * 1e3
     yield Row("online(limit=50) over 64 shards", many, 1.5, "ms", f"{one:.2f} over 1")

@@ -14,6 +14,7 @@ import redis
 
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server
+from tests.support.leftovers import drop_leftovers
 from tests.support.servers import environment, free_port
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
@@ -122,7 +123,7 @@ def end_step(line: object = "done") -> None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of a Valkey server on a loopback port of its own."""
+    """The URL of a Valkey server on a loopback port of its own. Its sites are closed with it."""
     port = free_port()
     with TemporaryDirectory() as folder:
         quiet = ("--loglevel", "warning")
@@ -130,6 +131,7 @@ def server() -> Iterator[str]:
         try:
             yield f"redis://127.0.0.1:{port}/0"
         finally:
+            drop_leftovers()
             valkey.stop()
 
 

@@ -44,8 +44,8 @@ class Board:
         unlock(page, TOKEN)
         expect(page.locator("#names")).to_be_visible()
 
-    def expect_names(self, *names: str, seconds: float = 20) -> None:
-        expect(self.page.locator("#online bdi")).to_have_text(list(names), timeout=1000 * seconds)
+    def expect_names(self, *names: str) -> None:
+        expect(self.page.locator("#online bdi")).to_have_text(list(names), timeout=20000)
 
     def sent(self, path: str) -> list[Request]:
         return [each for each in self.requests if f"/presence/{path}?" in each.url]

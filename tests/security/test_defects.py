@@ -40,9 +40,7 @@ BOB = {"HTTP_X_USER": "bob"}
 BY_HEADER = {"identity": "user=header:X-User"}
 
 
-def site(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, **BY_HEADER, **others}
-    return Settings.from_env({}, **given)
+Unwritten = Callable[..., Settings]
 
 
 # ---- Redis.
@@ -50,9 +48,11 @@ def site(url: str, prefix: str, **others: object) -> Settings:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
+def test_a_finished_event_loop_is_released(
+    valkey: Server, prefix: str, unwritten: Unwritten
+) -> None:
     """Without `aclose`, a single connection stays open, not a connection per loop."""
-    presence = AsyncPresence(site(f"{valkey.url}?client_name={prefix}", prefix))
+    presence = AsyncPresence(unwritten(redis_url=f"{valkey.url}?client_name={prefix}"))
 
     async def ask_and_close() -> None:
         await presence.count()
@@ -84,11 +84,11 @@ def test_an_invalid_redis_address_is_an_ordinary_outage_and_logged_once(
 
 
 def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+    valkey: Server, prefix: str, unwritten: Unwritten, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
     with redis.Redis.from_url(valkey.url) as client:
-        settings = site(valkey.url, prefix, identity="guest=visitor")
+        settings = unwritten(identity="guest=visitor")
         recorder = Recorder(settings, client=client, background=False)
         WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
         valkey.client.replicaof("127.0.0.1", "1")
@@ -130,22 +130,23 @@ def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> Non
     assert recorder.health.failing[""].count == 1, "it has not tried"
 
 
-def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
+def test_an_async_client_is_refused_where_a_thread_writes(settings: Settings) -> None:
     client = redis.asyncio.Redis()
     with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
+        wsgi.PresenceMiddleware(lambda *_: [], settings=settings, client=client)
 
 
-def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
-    with redis.Redis.from_url(valkey.url) as client:
-        recorder = Recorder(site(valkey.url, prefix, flush_interval="0.05s"), client=client)
-        WsgiVisit(recorder, {**BOB}).end()
-        assert recorder.flush()
-        thread, gone = recorder.thread, ref(recorder)
-        assert thread is not None
-        del recorder
-        wait_until(lambda: gc.collect() >= 0 and gone() is None)
-        wait_until(lambda: thread not in threading.enumerate())
+def test_an_unused_recorder_is_collected_and_its_thread_ends(
+    valkey: Server, unwritten: Unwritten
+) -> None:
+    recorder = Recorder(unwritten(flush_interval="0.05s", **BY_HEADER), client=valkey.client)
+    WsgiVisit(recorder, {**BOB}).end()
+    assert recorder.flush()
+    thread, gone = recorder.thread, ref(recorder)
+    assert thread is not None
+    del recorder
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)
+    wait_until(lambda: thread not in threading.enumerate())
 
 
 # ---- Who it is.
@@ -200,7 +201,7 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(
 
 
 def test_a_reused_environ_counts_again_and_does_not_keep_its_user(
-    unwritten: Callable[..., Settings],
+    unwritten: Unwritten,
 ) -> None:
     seen = []
 

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from presence_middleware.recorder import Recorder
 from tests.support.backends import Server
 from tests.support.proxy import Proxy
@@ -44,15 +42,14 @@ class Place:
 @contextmanager
 def at_a_place(binary: str, folder: Path, *options: str) -> Iterator[Place]:
     server = Server(binary, folder, "--maxmemory", ROOM, *options)
-    with redis.Redis.from_url(server.url) as admin:
-        place = Place(server, Proxy(server.socket), admin)
-        place.let_in()
-        try:
-            yield place
-        finally:
-            place.proxy.refuse()
-            os.kill(server.process.pid, signal.SIGCONT)
-            server.stop()
+    place = Place(server, Proxy(server.socket), server.client)
+    place.let_in()
+    try:
+        yield place
+    finally:
+        place.proxy.refuse()
+        os.kill(server.process.pid, signal.SIGCONT)
+        server.stop()
 
 
 def outage(begin: Callable[[Proxy], object], end: Callable[[Proxy], object]) -> Fault:
