@@ -557,8 +557,7 @@ guests-without-the-key-are-one: Guests wait until the key of hashes is known.
 shorter-retention-wins: The longest retention of all processes is respected.
 ~ keep_seconds[kind] = max(keep_seconds[kind], float(value)) ==> pass
 full-server-answers-nobody: A full server, which refuses writes, answers readers.
-- if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
-+ if isinstance(failure, PresenceUnavailable):
+~ PresenceUnavailable) and not isinstance(failure, RedisRefused): ==> PresenceUnavailable):
 refused-server-is-not-cleaned: A full server is cleaned up and records again.
 ~ is_refused = health.is_refusing() and ==> is_refused = False and
 failed-sample-is-not-retried: A sample that failed is tried again in its minute.
@@ -798,8 +797,7 @@ trio-starts-with-wrong-settings: Under trio, too, a site does not start with wro
 ~ return is_trio() ==> return False
 = security/test_defects.py::test_an_internal_error_while_writing_loses_no_sighting
 own-error-fails-the-write: An error of the package itself fails no write, and loses no sighting.
-- except Exception as error:  # an error of our own must not lose sightings either
-+ except PresenceUnavailable as error:
+~ Exception as error:  # an error of our ==> PresenceUnavailable as error:  # an error of our
 
 = servers/test_board.py
 streams-hold-up-the-server: Streams end when the web server is asked to exit.
@@ -1052,8 +1050,7 @@ django-session-is-loaded: Django responses do not change, nor do they vary by co
 session-of-the-site-breaks-a-page: A session that is not Django's breaks no page.
 - loaded = getattr(_unwrapped(session), "_session_cache", None)
 + loaded = vars(_unwrapped(session)).get("_session_cache")
-django-user-is-a-guest:
-  A user of a Django site does not count as a guest on a page that loads no session.
+django-guest: A user of a Django site does not count as a guest on a page that loads no session.
 ~ if request.may_be_user and ==> if False and
 django-guest-with-a-cart-is-lost: A guest counts where a page of Django loads their session.
 ~ has_id = user if is_loaded else getattr ==> has_id = getattr
@@ -1107,8 +1104,7 @@ flask-logout-behind-a-login-of-a-server: A logout of Flask counts, also if the s
 ~ (login.in_app() or ==> (user or
 flask-logout-of-another-key: A logout of Flask is noticed whatever key of the session has the user.
 ~ keys = [rule.argument.partition("@")[0] for rule in of_session] ==> keys: list[str] = []
-flask-logout-without-its-session:
-  A logout of Flask is that of the user whom the rule found in the session.
+flask-logout-of-session: A logout of Flask is that of the user whom the rule found in the session.
 ~ [SESSION], state[USER] = login.before, lambda: session_user ==> [USER] = lambda: session_user
 flask-login-keeps-the-request: A request of Flask does not live until the garbage collector runs.
 ~ state[USER] = lambda: user ==> pass
@@ -1177,8 +1173,7 @@ curves-without-a-token: A token that is signed with any curve counts.
 = unit/test_identity_memory.py security/test_attacks.py
 memory-of-headers-without-bound: A process remembers who is meant by a bounded number of headers.
 ~ if len(known) >= REMEMBERED: ==> if False:
-token-in-a-cookie-is-that-of-another:
-  Who comes with a token in a cookie is not whoever came before from the address.
+token-in-a-cookie: Who comes with a token in a cookie is not whoever came before from the address.
 ~ return "cookie" if self.cookie else "authorization" ==> return "authorization"
 identity-is-remembered-too-long: An identity that was found once is looked up again.
 ~ if 0 < until - time.time() <= REMEMBERED_SECONDS: ==> if until:

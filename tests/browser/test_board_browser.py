@@ -185,13 +185,12 @@ def test_pages_that_were_opened_with_credentials_in_their_url_work(
 
 @pytest.mark.slow
 def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
-    open_board: Opened, presence: Presence, variables: dict[str, str]
+    open_board: Opened, presence: Presence
 ) -> None:
-    rooms = Presence(Settings.from_env(variables))
     one = open_board("/t/1/a-title")
-    wait_until(lambda: rooms.count("guest", room="/t/1") == 1)
+    wait_until(lambda: presence.count("guest", room="/t/1") == 1)
     other = open_board("/t/caf%C3%A9")
-    wait_until(lambda: rooms.count("guest", room="/t/café") == 1)
+    wait_until(lambda: presence.count("guest", room="/t/café") == 1)
     places = "s[data-room]"
     expect(other.locator(places).nth(0)).to_have_text("1 online")
     expect(other.locator(places).nth(1)).to_have_text("1 online")

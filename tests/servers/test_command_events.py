@@ -193,11 +193,10 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
 
 
 @pytest.fixture
-def presence(variables: dict[str, str]) -> Presence:
-    reader = Presence(Settings.from_env(variables))
-    reader.touch("ann")
-    reader.touch("bob")
-    return reader
+def presence(presence: Presence) -> Presence:
+    presence.touch("ann")
+    presence.touch("bob")
+    return presence
 
 
 def calls(server: Server, command: str) -> int:

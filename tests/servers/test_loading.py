@@ -270,10 +270,6 @@ def create_app() -> Any:
     return plain
 
 
-def with_one(argument: Any) -> Any:
-    return plain
-
-
 @pytest.mark.parametrize(
     ("app", "protocol", "remedy"),
     [
@@ -282,7 +278,7 @@ def with_one(argument: Any) -> Any:
         (Bottle, "wsgi", "is a class"),
         (create_app, "wsgi", "cannot be called with (environ, start_response)"),
         (create_app, "wsgi", "if it makes the app, call it: create_app()"),
-        (with_one, "asgi", "it cannot be called with (scope, receive, send)"),
+        (lambda argument: plain, "asgi", "it cannot be called with (scope, receive, send)"),
         (None, "wsgi", "None is not callable"),
         ("shop:app", "wsgi", "an instance of builtins.str is not callable"),
         (operator, "wsgi", "the module operator is not callable: pass the WSGI app"),

@@ -32,7 +32,7 @@ def test_each_framework_has_a_page() -> None:
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
-def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:
+def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path, stack: ExitStack) -> None:
     """Only the port is another, and what `pip` would install is there already."""
     port = free_port()
     env = environment(
@@ -45,21 +45,20 @@ def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:
     text, _, _ = page.read_text().partition("See it on a site")
     text = text.replace("localhost:8000", f"127.0.0.1:{port}")
     text = text.replace("shop.py 8000", f"shop.py {port}").replace("runserver", f"runserver {port}")
-    with ExitStack() as stack:
-        for language, code in BLOCK.findall(text):
-            if (name := FILE.match(code)) is not None:
-                with (tmp_path / name[1]).open("a" if name[2] else "w") as file:
-                    file.write(code)
-            elif language == "sh":
-                for command in code.splitlines():
-                    if any(server in command for server in SERVERS):
-                        stack.enter_context(serving(command, port, **there))
-                    elif not command.startswith("pip install"):
-                        run(command, **there, check=True)
-            else:
-                for command, answer in ANSWER.findall(code):
-                    said = run(command, **there, check=True).stdout
-                    assert said.strip() == answer.strip(), command
+    for language, code in BLOCK.findall(text):
+        if (name := FILE.match(code)) is not None:
+            with (tmp_path / name[1]).open("a" if name[2] else "w") as file:
+                file.write(code)
+        elif language == "sh":
+            for command in code.splitlines():
+                if any(server in command for server in SERVERS):
+                    stack.enter_context(serving(command, port, **there))
+                elif not command.startswith("pip install"):
+                    run(command, **there, check=True)
+        else:
+            for command, answer in ANSWER.findall(code):
+                said = run(command, **there, check=True).stdout
+                assert said.strip() == answer.strip(), command
 
 
 @contextmanager
