@@ -57,9 +57,7 @@ def sample(variables: dict[str, str], *counts: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_page_shows_arrivals_and_departures(
-    open_board: Opened, site: WebServer, presence: Presence
-) -> None:
+def test_the_page_shows_arrivals_and_departures(open_board: Opened) -> None:
     board = open_board()
     expect(board.locator("#state")).to_have_text("live")
     expect(board.locator("#count-guest")).to_have_text("0")  # who looks is nobody

@@ -15,9 +15,7 @@ from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
 from tests.support.statuses import FIREFOX
 
-STRIPPING = (
-    "location {mount}/ {{ proxy_pass http://{address}/; proxy_set_header Host $http_host; }}"
-)
+STRIPPED = "location {mount}/ {{ proxy_pass http://{address}/; proxy_set_header Host $http_host; }}"
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -69,7 +67,7 @@ def shop(
         if "nginx" not in request.param:
             yield Shop(server.address, mount, variables)
             return
-        locations = STRIPPING.format(mount=mount, address=server.address)
+        locations = STRIPPED.format(mount=mount, address=server.address)
         with Nginx(tmp_path / "nginx", locations) as proxy:
             yield Shop(proxy.address, mount, variables)
 

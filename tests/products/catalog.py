@@ -16,7 +16,7 @@ import httpx
 from tests.support.servers import ASGI, WSGI, environment, gunicorn, uvicorn
 
 SECRET = "what this site signs with and nobody else"
-PASSWORD, WRONG_PASSWORD = "correct horse battery", "wrong horse battery"
+EMAIL, PASSWORD, WRONG_PASSWORD = "ada@example.org", "correct horse battery", "wrong horse battery"
 SITES = "tests.products.sites"
 _CSRF = re.compile(
     r'name="(csrf_token|csrftoken|csrfmiddlewaretoken)"(?: type="hidden")? value="([^"]+)"'
@@ -178,7 +178,6 @@ class OtterWiki(Product):
     }
     user = "1"
     private_page = "/-/settings"
-    EMAIL = "ada@example.org"
 
     def prepare(self, folder: Path, python: Path) -> None:
         subprocess.run(["git", "init", "-q", str(folder / "wiki")], check=True, timeout=60)
@@ -193,11 +192,11 @@ class OtterWiki(Product):
 
     def arrive(self, client: httpx.Client) -> str:
         passwords = {"password1": PASSWORD, "password2": PASSWORD}
-        form(client, "/-/register", email=self.EMAIL, name="Ada", **passwords)
+        form(client, "/-/register", email=EMAIL, name="Ada", **passwords)
         return self.user
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        form(client, "/-/login", email=self.EMAIL, password=password)
+        form(client, "/-/login", email=EMAIL, password=password)
 
     def knows(self, client: httpx.Client) -> bool:
         return "Change Password" in client.get(self.private_page).text
@@ -261,15 +260,14 @@ class FastAPIUsers(Product):
     }
     variables = {"SITE_SECRET": SECRET}
     private_page = "/me"
-    EMAIL = "ada@example.org"
 
     def arrive(self, client: httpx.Client) -> str:
-        account = {"email": self.EMAIL, "password": PASSWORD}
+        account = {"email": EMAIL, "password": PASSWORD}
         response = client.post("/register", json=account).raise_for_status()
         return str(response.json()["id"])
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        client.post("/cookie/login", data={"username": self.EMAIL, "password": password})
+        client.post("/cookie/login", data={"username": EMAIL, "password": password})
 
 
 class FastAPIUsersBearer(FastAPIUsers):
@@ -280,7 +278,7 @@ class FastAPIUsersBearer(FastAPIUsers):
     }
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        response = client.post("/bearer/login", data={"username": self.EMAIL, "password": password})
+        response = client.post("/bearer/login", data={"username": EMAIL, "password": password})
         if response.is_success:
             client.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
 

@@ -55,13 +55,10 @@ class Flooded:
     """A site under the WSGI wrapper, a clock, and those who are really there."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.clock = Clock()
-        self._wrapped = wsgi.PresenceMiddleware(
-            lambda *_: [], settings=self.settings, clock=self.clock
-        )
+        self._wrapped = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=self.clock)
         self.recorder = self._wrapped.recorder
-        self.presence = Presence(self.settings, clock=self.clock)
+        self.presence = Presence(settings, clock=self.clock)
         found = [self.ask(request) for request in PEOPLE]
         self.people = [who for who in found if who is not None]
         kinds = [who.kind for who in self.people]
@@ -93,7 +90,8 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
     monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
     given = {"max_members": MOST_MEMBERS, "max_pending": MOST_PENDING, "secret": "s" * 32}
     chain = f"user=auth, guest={'cookie:sid' if forge is cookies else 'visitor'}"
-    site = Flooded(unwritten(redis_url=own.url, identity=chain, **given))
+    settings = unwritten(redis_url=own.url, identity=chain, **given)
+    site = Flooded(settings)
     chance, real = random.Random(7), 0
 
     def used() -> int:
@@ -111,7 +109,7 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
                 assert site.stats().pending <= MOST_PENDING
                 site.recorder.run_once()  # what the thread does now and then
                 assert site.missing() == [], f"after {n} requests"
-                keys = own.client.scan_iter(match=f"{site.settings.prefix}:*:seen", count=1000)
+                keys = own.client.scan_iter(match=f"{settings.prefix}:*:seen", count=1000)
                 assert max(int(own.client.zcard(key)) for key in keys) <= MOST_MEMBERS
         assert used() - server < 1_000_000
         # Twice as many people are remembered as may wait, and each takes less than a kilobyte.

@@ -35,7 +35,6 @@ from tests.support.transports import AsgiTransport
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
 USER = "42"
-KNOWN = Identity("user", USER)
 BEFORE, LOGGED_IN, AFTER = 140, 141, 142  # versions of browsers, so guests of their own
 LAYERS = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -342,7 +341,7 @@ def test_the_default_chain_finds_users_without_any_variable(site: Site, open_sit
     here = open_site(site, OFFLINE)
     here.log_in()
     assert here.see("me") == USER
-    assert (here.identity == KNOWN) is (site.source in FOUND)
+    assert (here.identity == ("user", USER)) is (site.source in FOUND)
 
 
 @pytest.mark.parametrize("name", [name for name, site in SITES.items() if not site.gives_token])

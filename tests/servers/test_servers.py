@@ -58,7 +58,6 @@ HYPERCORN_WORKERS = "hypercorn with several workers: the first to end has the ot
 GRANIAN_ASGI, GRANIAN_WSGI, WAITRESS = "granian, ASGI", "granian, WSGI", "waitress"
 UWSGI, UWSGI_GEVENT = "uWSGI with `--master`, with and without threads", "uWSGI with gevent"
 BELOW, OFF, PRELOAD = "--root-path=/shop", "--lifespan=off", "--preload"
-THREADS = "--enable-threads"
 
 
 class Row(NamedTuple):
@@ -93,7 +92,7 @@ SERVERS = {
     "hypercorn trio workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
     "granian asgi": Row(GRANIAN_ASGI, granian(ASGI, 2, "--interface=asgi")),
     "granian wsgi": Row(GRANIAN_WSGI, granian(WSGI, 2, "--interface=wsgi")),
-    "uwsgi": Row(UWSGI, uwsgi(WSGI, 2, THREADS)),
+    "uwsgi": Row(UWSGI, uwsgi(WSGI, 2, "--enable-threads")),
     "uwsgi threads": Row(UWSGI, uwsgi(WSGI, 2, "--threads=2")),
     "uwsgi without threads": Row(UWSGI, uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
     "uwsgi gevent": Row(UWSGI_GEVENT, uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),

@@ -161,9 +161,8 @@ def ask_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
         return []
 
     seen: list[Identity | None] = []
-    wsgi.PresenceMiddleware(app, settings=settings)(
-        request.environ(), lambda *_: list[bytes]().append
-    )
+    site = wsgi.PresenceMiddleware(app, settings=settings)
+    site(request.environ(), lambda *_: list[bytes]().append)
     return seen[0]
 
 
