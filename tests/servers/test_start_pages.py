@@ -57,8 +57,7 @@ def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path, stack: Exi
                     run(command, **there, check=True)
         else:
             for command, answer in ANSWER.findall(code):
-                said = run(command, **there, check=True).stdout
-                assert said.strip() == answer.strip(), command
+                assert run(command, **there, check=True).stdout.strip() == answer.strip(), command
 
 
 @contextmanager
