@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import random
 import re
 import threading
@@ -42,6 +41,7 @@ from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange
 from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.beside import in_child
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, ask_board
@@ -274,11 +274,11 @@ def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
 def test_a_fork_amid_a_read_does_not_wait_for_it() -> None:
     cache, answers = Cache(), facts({}, "no-store")
 
+    def read_again() -> None:
+        assert at_once(cache.get(READ, lambda plan: answers)) is answers
+
     def fork(plan: Plan[Any]) -> Response:
-        if (pid := os.fork()) == 0:
-            found = at_once(cache.get(READ, lambda plan: answers))
-            os._exit(found is not answers)
-        assert os.waitpid(pid, 0)[1] == 0
+        in_child(read_again)
         return answers
 
     assert at_once(cache.get(READ, fork)) is answers

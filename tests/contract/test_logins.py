@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,6 +27,7 @@ from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, nothing, opened
 from tests.support.backends import Server, wait_until
+from tests.support.beside import in_thread
 from tests.support.servers import environment
 from tests.support.statuses import (
     Ask,
@@ -659,9 +659,8 @@ def test_a_request_from_before_the_logout_brings_nobody_back(
 
     def ask_meanwhile(_: State) -> None:
         other = "/logout" if path == "/" else "/"
-        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, other)))
-        thread.start()
-        thread.join()
+        with in_thread(partial(ask, site(), Call(HEADER, other))):
+            pass
 
     ask(site(), Call(HEADER, path, before=ask_meanwhile))
     assert online(site()) == []

@@ -18,7 +18,6 @@ from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
 from presence_middleware.connections.drivers import Driver
-from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
@@ -26,6 +25,7 @@ from presence_middleware.stores import agree, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
 from tests.support.backends import Server, client_of, send, wait_until
+from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock, visit
@@ -106,40 +106,29 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
 def test_threads_that_record_while_others_write_lose_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    people, writing = People(1000, 600), threading.Lock()
-    doubles, failures = list[int](), list[Exception]()
-    remember, usual = people.remember, sys.getswitchinterval()
+    people, writing, doubles = People(1000, 600), threading.Lock(), list[int]()
 
-    def remember_slowly(who: Who) -> Any:
-        time.sleep(0)  # lets another thread run
-        return remember(who)
+    def work(_: int) -> None:
+        for number in range(3000):
+            people.note(("user", str(number // 8)), float(number), float(number))
+            if not number % 3 and writing.acquire(blocking=False):
+                taken = people.take(100)
+                doubles.append(len(taken) - len({each.person.who for each in taken}))
+                people.written(taken, (), 0)
+                people.restore()
+                writing.release()
 
-    def work() -> None:
-        try:
-            for number in range(3000):
-                people.note(("user", str(number // 8)), float(number), float(number))
-                if not number % 3 and writing.acquire(blocking=False):
-                    taken = people.take(100)
-                    doubles.append(len(taken) - len({each.person.who for each in taken}))
-                    people.written(taken, (), 0)
-                    people.restore()
-                    writing.release()
-        except Exception as error:
-            failures.append(error)
-
-    monkeypatch.setattr(people, "remember", remember_slowly)
+    on_call(monkeypatch, people, "remember", lambda _: time.sleep(0))  # another thread runs then
+    usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(usual)
     counters = people.counters()
     dropped, recorded = sum(counters.pop("dropped").values()), counters.pop("recorded")
-    assert (any(doubles), failures) == (False, [])
+    assert not any(doubles)
     assert recorded == sum(counters.values()) + dropped == 12_000
 
 
@@ -202,13 +191,7 @@ def test_a_write_ends_although_another_thread_made_the_recorder_anew(
 ) -> None:
     """Under uWSGI, the first requests of a child find that it was forked, several at once."""
     idle.record(("user", "ann"), idle.stamp())
-    write = idle.writer.write
-
-    def write_anew(attempt: Any) -> None:
-        idle.reset()
-        write(attempt)
-
-    monkeypatch.setattr(idle.writer, "write", write_anew)
+    on_call(monkeypatch, idle.writer, "write", lambda _: idle.reset())
     assert idle.flush()
 
 
@@ -265,16 +248,14 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     idle: Recorder, presence: Presence
 ) -> None:
     """Also while the parent's thread holds both locks in the middle of a write."""
-    idle.people.lock.acquire()
-    idle.writer.lock.acquire()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> None:
         visit(idle, "child")
-        written = idle.flush()
-        os._exit(0 if written and idle.stats().recorded == 1 else 1)
-    idle.people.lock.release()
-    idle.writer.lock.release()
-    assert os.waitpid(pid, 0)[1] == 0
+        assert idle.flush()
+        assert idle.stats().recorded == 1
+
+    with idle.people.lock, idle.writer.lock:
+        in_child(child)
     assert presence.online_among(["bob", "child"]) == ["child"]
     idle.close()
     assert presence.online_among(["bob", "child"]) == ["bob", "child"]
@@ -446,13 +427,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
 def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
     idle: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = Driver.run
-
-    def run_and_visit(driver: Driver, *plan: Any) -> Any:
-        idle.record(("user", "late"), idle.stamp())
-        return run(driver, *plan)
-
-    monkeypatch.setattr(Driver, "run", run_and_visit)
+    on_call(monkeypatch, Driver, "run", lambda *_: idle.record(("user", "late"), idle.stamp()))
     idle.close()
     stats = idle.stats()
     assert (stats.pending, stats.last_error) == (1, None)
@@ -461,13 +436,8 @@ def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
 
 def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first connection of a cold start may take longer than an exit has."""
-    deadlines, run = list[float](), Driver.run
-
-    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
-        deadlines.append(deadline)
-        return run(driver, plan, deadline)
-
-    monkeypatch.setattr(Driver, "run", noted)
+    deadlines = list[float]()
+    on_call(monkeypatch, Driver, "run", lambda *given: deadlines.append([*given, math.inf][2]))
     assert idle.flush()
     assert set(deadlines) == {math.inf}
     visit(idle, "bob")

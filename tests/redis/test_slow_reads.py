@@ -1,7 +1,6 @@
 """A read ends after about two seconds, whatever makes it slow, and however many read at once."""
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -25,6 +24,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
+from tests.support.beside import in_child
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -494,11 +494,8 @@ def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, pr
     with redis.Redis.from_url(valkey.url) as client:
         presence = Presence(by_header(valkey.url, prefix), client=client)
         with all_taken(presence):
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    status = presence.count()
-                finally:
-                    os._exit(status)
-            assert os.waitpid(pid, 0)[1] == 0
+
+            def child() -> None:
+                assert presence.count() == 0
+
+            in_child(child)
