@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.authentication import SimpleUser
 from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import PlainTextResponse
@@ -25,7 +24,7 @@ from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, nothing, opened
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, never, nothing, opened
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
 from tests.support.servers import environment
@@ -87,33 +86,6 @@ def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
-
-
-@pytest.mark.parametrize(
-    ("session", "id"),
-    [
-        ({"user": {"id": 42}}, "42"),
-        ({"user": {}, "user_id": "7"}, "7"),
-        ({"user": {}}, "192.0.2.7"),
-    ],
-)
-def test_the_user_of_a_session_may_be_a_mapping(
-    session: dict[str, object], id: str, prefix: str
-) -> None:
-    identity = "user=auth, guest=ip:raw"
-    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
-    assert ids(settings, Request(session=session)) == id
-
-
-def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
-    settings: Settings,
-) -> None:
-    ask_wsgi(settings, Request(), lambda environ: environ.update(REMOTE_USER="ann"))
-    ask_asgi(settings, Request(), lambda scope: scope.update(user=SimpleUser("bob")))
-    assert recorder_for(settings).flush()
-    presence = Presence(settings)
-    assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
-    assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
 
 
 def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:

@@ -408,15 +408,12 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     assert len(wrote) == len(set(wrote)) == processes.samples() == 5
 
 
-def test_samples_older_than_the_retention_are_not_listed(start: Start) -> None:
+def test_samples_older_than_the_retention_are_not_listed_and_expire(
+    start: Start, prefix: str
+) -> None:
     worker = start(history="1h")
     go_on(worker, minutes=70)
     assert worker.presence.history() == worker.presence.history(hours=1)
-
-
-def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:
-    worker = start(history="1h")
-    worker.recorder.run_once()
     left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
