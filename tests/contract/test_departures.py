@@ -299,19 +299,6 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_an_erasure_that_is_written_late_undoes_no_logout_after_it(
-    store: str, start: Start
-) -> None:
-    eraser, page, logout = (start(store=store) for _ in range(3))
-    eraser.did("ann", act=ERASED, ago=3)
-    page.did("ann", ago=2)
-    logout.saw("ann", act=LEFT, ago=1)
-    eraser.writes()
-    page.writes()
-    assert page.online() == []
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_a_departure_that_waited_for_longer_than_a_window_holds(
     act: Act, store: str, start: Start

@@ -1,8 +1,6 @@
 """Whom a visit counts for, and which logins count: some are refused, checked, or end."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,7 +25,7 @@ from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, never, nothing, opened
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
-from tests.support.servers import environment
+from tests.support.commands import run_program
 from tests.support.statuses import (
     Ask,
     Call,
@@ -111,17 +109,15 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
 
 
 def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
-    settings: Settings, valkey: Server, prefix: str
+    variables: dict[str, str], presence: Presence
 ) -> None:
     program = """
 from presence_middleware.wsgi import PresenceMiddleware
 PresenceMiddleware(lambda *_: [])({"REMOTE_USER": "ann"}, print)
 """
-    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+    done = run_program(program, **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    assert Presence(settings).is_online("ann")
+    assert presence.is_online("ann")
 
 
 HEADER = {"X-User": "ann"}
