@@ -269,9 +269,6 @@ unbounded-eviction: A lower limit removes a bounded number of ids in each write.
 + local MOST_EVICTED = 1000000
 moment-is-split-between-sweeps: People of one moment leave together.
 - found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'WITHSCORES')
-clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
-- super().keep_longer(max(seconds, self.gone_after))
-+ super().keep_longer(seconds)
 
 = contract/test_followed_logs.py
 truncated-log-goes-on: A log that was truncated and has grown since is read from its beginning.
@@ -336,6 +333,15 @@ socket-logs-out: A WebSocket at a path of PRESENCE_LOGOUT logs nobody out.
 + may_log_out = not is_cross_site
 
 = contract/test_model.py
+clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
+- super().keep_longer(max(seconds, self.gone_after))
++ super().keep_longer(seconds)
+times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
+- self.keep_longer(0.0)
++ pass
+late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
+- moment = later(moment, redis.call('ZSCORE', left, id))
++ moment = later(moment, false)
 active-leaves-out-who-left: Active users are also those who logged out since.
 - sets = self.key.seen, self.key.gone
 + sets = (self.key.seen,)
@@ -1150,7 +1156,7 @@ switched-off-site-records: With PRESENCE_ENABLED=0, nothing is recorded.
 - WsgiVisit if settings.enabled else UnrecordedWsgiVisit
 + WsgiVisit
 
-= unit/test_django_sockets.py
+= unit/test_django.py
 django-account-is-queried: Identifying a loaded account makes no database query.
 - return getattr(user, name) if is_property else vars(user).get(name)
 + return getattr(user, name, None)
@@ -1724,9 +1730,6 @@ place-before-a-loss-is-gone-on-from: Whoever was told of a loss goes on after it
 numbers-expire-when-all-have-gone: Nobody is told of a loss after all guests have gone.
 - redis.call('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0
 + redis.call('PTTL', seen)
-times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
-- self.keep_longer(0.0)
-+ pass
 numbers-that-are-gone-are-lost-each-time: Numbers that a server evicts are one loss.
 - if number and last:
 + if last:
@@ -1838,9 +1841,6 @@ late-departure-ends-a-later-login: Whoever logs in again before a late logout is
 - local last_seen, is_known = take_out(act, id, moment)
 + moment = later(moment, now - window)
 +       local last_seen, is_known = take_out(act, id, moment)
-late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
-- moment = later(moment, redis.call('ZSCORE', left, id))
-+ moment = later(moment, false)
 touch-is-refused-by-a-clock-ahead: Touch counts though another server's clock was ahead.
 - arrival = to_microseconds(latest + keys.SLACK)
 + arrival = last + 1

@@ -16,7 +16,7 @@ import pytest
 import redis
 from flask import Flask
 
-from presence_middleware import Presence, Settings, asgi, embedded, wsgi
+from presence_middleware import Presence, asgi, embedded, wsgi
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
@@ -28,12 +28,7 @@ from tests.support.backends import Server, client_of, send, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.process import Start
-from tests.support.timed_site import NOON, Clock, visit
-
-
-def settings(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
-    return Settings.from_env({}, **given)
+from tests.support.timed_site import NOON, Clock, by_header, visit
 
 
 def fail_to_start(_: threading.Thread) -> None:
@@ -42,7 +37,7 @@ def fail_to_start(_: threading.Thread) -> None:
 
 @pytest.fixture
 def recorder(valkey: Server, prefix: str) -> Iterator[Recorder]:
-    recorder = Recorder(settings(valkey.url, prefix))
+    recorder = Recorder(by_header(valkey.url, prefix))
     yield recorder
     recorder.close()
 
@@ -138,7 +133,7 @@ def test_threads_that_record_while_others_write_lose_nothing(
 def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     valkey: Server, prefix: str
 ) -> None:
-    site = settings(valkey.url, prefix, flush_interval="2m", window="10m")
+    site = by_header(valkey.url, prefix, flush_interval="2m", window="10m")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "bob")
     wait_until(lambda: recorder.stats().flushed)  # long before the interval is over
@@ -223,9 +218,9 @@ def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
 
 
 def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
-    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
+    one, same = (recorder_for(by_header(valkey.url, prefix)) for _ in range(2))
     assert one is same
-    assert one is not recorder_for(settings(valkey.url, prefix, window="15m"))
+    assert one is not recorder_for(by_header(valkey.url, prefix, window="15m"))
 
 
 def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
@@ -238,7 +233,7 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
     with redis.Redis.from_url(valkey.url) as client:
-        app = asgi.PresenceMiddleware(count, settings=settings(valkey.url, prefix), client=client)
+        app = asgi.PresenceMiddleware(count, settings=by_header(valkey.url, prefix), client=client)
         asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
         app.recorder.close()
     assert counts == [1]
@@ -265,7 +260,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under uWSGI: the child inherits a dead thread, and its parent has just woken that."""
-    site, clock = settings(valkey.url, prefix), Clock()
+    site, clock = by_header(valkey.url, prefix), Clock()
     recorder = Recorder(site, clock=clock, background=False)
     with monkeypatch.context() as parent:
         parent.setattr(worker_module, "getpid", lambda: -1)
@@ -331,7 +326,7 @@ def test_the_thread_rests_while_nothing_waits(
 ) -> None:
     rounds: list[float] = []
     monkeypatch.setattr(Upkeep, "run", lambda *_: rounds.append(time.monotonic()))
-    recorder = Recorder(settings(valkey.url, prefix, flush_interval="0.05s"))
+    recorder = Recorder(by_header(valkey.url, prefix, flush_interval="0.05s"))
     visit(recorder, "bob")
     wait_until(lambda: len(rounds) >= 7)
     assert rounds[6] - rounds[2] > 2 * 0.05
@@ -401,7 +396,7 @@ def test_an_exit_starts_no_server_and_logs_what_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sightings that never reached an embedded server do not start a new server."""
-    recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"), background=False)
+    recorder = Recorder(by_header(f"embedded://{tmp_path}/site", "presence"), background=False)
     visit(recorder, "bob")
     recorder.close()
     assert "no embedded server is running" in (recorder.stats().last_error or "")
@@ -410,7 +405,7 @@ def test_an_exit_starts_no_server_and_logs_what_is_lost(
 
 
 def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    site = settings(f"embedded://{tmp_path}/site", "presence")
+    site = by_header(f"embedded://{tmp_path}/site", "presence")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "early")
     assert recorder.flush()

@@ -89,10 +89,7 @@ def test_a_handler_that_asks_often_waits_for_an_outage_once(
     protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presence_middleware.connections.limits.OUTAGE_PAUSE", 0.7)
-    settings = Settings.from_env(
-        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", exclude="/excluded"
-    )
-    recorder = Recorder(settings, background=False)
+    recorder = Recorder(by_header(place.url, prefix, exclude="/excluded"), background=False)
     visit: WsgiVisit | AsgiVisit
     if protocol == "asgi":
         visit = AsgiVisit(recorder, {"path": path, "headers": [(b"x-user", b"ann")]})

@@ -18,7 +18,6 @@ from presence_middleware import (
     AsyncPresence,
     Presence,
     PresenceUnavailable,
-    Settings,
     SettingsError,
     asgi,
     wsgi,
@@ -34,15 +33,10 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import never
 from tests.support.backends import Server, by_trips, wait_until
 from tests.support.process import Recording
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Clock, by_header
 
 BOB = {"HTTP_X_USER": "bob"}
 BY_HEADER = {"identity": "user=header:X-User"}
-
-
-def site(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, **BY_HEADER, **others}
-    return Settings.from_env({}, **given)
 
 
 # ---- Redis.
@@ -52,7 +46,7 @@ def site(url: str, prefix: str, **others: object) -> Settings:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
     """Without `aclose`, a single connection stays open, not a connection per loop."""
-    presence = AsyncPresence(site(f"{valkey.url}?client_name={prefix}", prefix))
+    presence = AsyncPresence(by_header(f"{valkey.url}?client_name={prefix}", prefix))
 
     async def ask_and_close() -> None:
         await presence.count()
@@ -90,7 +84,7 @@ def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
 ) -> None:
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
     with redis.Redis.from_url(valkey.url) as client, redis.Redis.from_url(valkey.url) as admin:
-        settings = site(valkey.url, prefix, identity="guest=visitor")
+        settings = by_header(valkey.url, prefix, identity="guest=visitor")
         recorder = Recorder(settings, client=client, background=False)
         WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
         admin.replicaof("127.0.0.1", "1")
@@ -135,12 +129,14 @@ def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> Non
 def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
     client = redis.asyncio.Redis()
     with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
+        wsgi.PresenceMiddleware(
+            lambda *_: [], settings=by_header("redis://h", prefix), client=client
+        )
 
 
 def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
     with redis.Redis.from_url(valkey.url) as client:
-        recorder = Recorder(site(valkey.url, prefix, flush_interval="0.05s"), client=client)
+        recorder = Recorder(by_header(valkey.url, prefix, flush_interval="0.05s"), client=client)
         WsgiVisit(recorder, {**BOB}).end()
         assert recorder.flush()
         thread, gone = recorder.thread, ref(recorder)
@@ -211,7 +207,7 @@ def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -
         return []
 
     wrapped = wsgi.PresenceMiddleware(
-        app, settings=site(f"memory://{prefix}", prefix, identity="user=auth, guest=ip:raw")
+        app, settings=by_header(f"memory://{prefix}", prefix, identity="user=auth, guest=ip:raw")
     )
     environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
     for path in ("/login", "/", "/"):
