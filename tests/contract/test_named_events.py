@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -444,19 +445,15 @@ def test_of_many_who_are_behind_few_wait_for_an_outage(
 ) -> None:
     """They wait in the threads that all readers of the process share."""
     streams = plain.presence.backend.feed("user").streams
-    page, tries, read = pages.Page(streams), list[Any](), streams.read
+    page, read = pages.Page(streams), streams.read
     page.read_on()
     behind = pages.Place(page.end.positions)
     plain.come("ann")
     page.read_on()
-
-    def fail(after: Any, *_: Any) -> Any:
-        tries.append(after)
-        raise PresenceUnavailable("away")
-
-    monkeypatch.setattr(streams, "read", fail)
+    failing = Mock(side_effect=PresenceUnavailable("away"))
+    monkeypatch.setattr(streams, "read", failing)
     assert [page.catch_up(behind) for _ in range(3)] == [None] * 3
-    assert len(tries) == 1
+    assert failing.call_count == 1
     monkeypatch.setattr(streams, "read", read)
     assert page.read_on() == (True, False)
     assert page.catch_up(behind)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import threading
 import time
 import weakref
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -720,11 +720,8 @@ def test_the_streams_are_read_only_while_somebody_follows(site: FollowedSite) ->
 def test_an_iterator_begins_although_the_first_thread_could_not_start(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
         with pytest.raises(RuntimeError):
             site.presence.events()
     with site.presence.events() as events:
@@ -846,7 +843,7 @@ def test_a_reader_warns_once_if_the_processes_that_record_announce_nobody(
     driver = recording.driver
     driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))
     presence = Presence(Settings.from_env({**variables, "PRESENCE_EVENTS": "user"}))
-    with caplog.at_level(logging.WARNING), presence.events() as iterator:
+    with presence.events() as iterator:
         if not announces:
             wait_until(lambda: caplog.messages)
         for id in "abc":  # the feed goes on, and looks before each read

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
@@ -246,18 +247,13 @@ def test_a_server_that_is_away_is_asked_once_however_many_wait(
 ) -> None:
     worker = start()
     worker.saw("ann")  # now the clock and the settings are agreed on
-    asked: list[object] = []
-
-    def fails(_: Driver, __: object, batch: object) -> None:
-        asked.append(batch)
-        raise redis.ConnectionError
-
+    failing = Mock(side_effect=redis.ConnectionError)
     worker.did(*(f"u{number}" for number in range(5000)))  # more than a round trip has
     worker.did("eve", kind="guest")
     with monkeypatch.context() as patch:
-        patch.setattr(Driver, "execute", fails)
+        patch.setattr(Driver, "execute", failing)
         assert not worker.recorder.flush()
-    assert len(asked) == 1
+    assert failing.call_count == 1
 
 
 # Full servers, long outages, and processes that differ.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -29,10 +30,6 @@ from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock, by_header, visit
-
-
-def fail_to_start(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 @pytest.fixture
@@ -298,7 +295,7 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail_to_start)
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
         worker.did("bob")
         worker.did("alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)

@@ -1,6 +1,5 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -292,10 +291,7 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_las
     url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
     with Redis.from_url(valkey.url) as admin:
         admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", "~*", "+@all")
-        with (
-            opened_site(settings(url, prefix)) as site,
-            caplog.at_level(logging.WARNING),
-        ):
+        with opened_site(settings(url, prefix)) as site:
             site.recorder.background = False
             for number in range(5):
                 is_allowed = not is_lasting and number % 2 == 0
