@@ -7,14 +7,7 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    SECP256K1,
-    SECP256R1,
-    SECP384R1,
-    SECP521R1,
-    EllipticCurve,
-    generate_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from itsdangerous import TimestampSigner
 
@@ -204,10 +197,15 @@ def test_another_address_or_browser_is_another_visitor() -> None:
 
 @pytest.mark.parametrize(
     ("curve", "algorithm"),
-    [(SECP256R1, "ES256"), (SECP384R1, "ES384"), (SECP521R1, "ES512"), (SECP256K1, "ES256K")],
+    [
+        (ec.SECP256R1, "ES256"),
+        (ec.SECP384R1, "ES384"),
+        (ec.SECP521R1, "ES512"),
+        (ec.SECP256K1, "ES256K"),
+    ],
 )
-def test_a_token_of_any_curve_counts(curve: type[EllipticCurve], algorithm: str) -> None:
-    pair = generate_private_key(curve())
+def test_a_token_of_any_curve_counts(curve: type[ec.EllipticCurve], algorithm: str) -> None:
+    pair = ec.generate_private_key(curve())
     public = pair.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     found = make("user=bearer:sub", session_secret=public.decode())
     assert kind(found, request(f"Bearer {jwt.encode({'sub': 'ann'}, pair, algorithm)}")) == "user"
