@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.connections import drivers, limits, timed
+from presence_middleware.connections import drivers, limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
@@ -28,7 +28,7 @@ from tests.support.beside import in_child
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import awaited, by_header
+from tests.support.timed_site import awaited, by_header, opened
 
 TOO_LONG = 2.2  # seconds, if a read may take one: a timeout may begin just before the end
 SOON = 1.3  # seconds: two timeouts, and some noise
@@ -180,18 +180,15 @@ def name_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
     service.may_answer.set()
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_name_service_that_is_slow_holds_no_reader(
-    place: Place, prefix: str, name_service: NameService
+    place: Place, prefix: str, name_service: NameService, mode: str
 ) -> None:
-    async def ask(presence: AsyncPresence) -> None:
-        with Stopwatch() as watch, pytest.raises(PresenceUnavailable):
-            await presence.count()
-        assert watch.seconds < TOO_LONG
+    site = by_header(f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}", prefix)
+    with opened(site, mode) as here:
+        assert seconds_in_vain(here.presence.count) < TOO_LONG
         name_service.may_answer.set()
-        assert await presence.count() == 0
-
-    url = f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
-    awaited(by_header(url, prefix), ask)
+        assert here.presence.count() == 0
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
@@ -234,15 +231,6 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
         patch.setattr(drivers, "READ_SECONDS", watch.seconds / 3)
         assert len(presence.online(limit=None)) == 120_001
         assert asyncio.run(listed(AsyncPresence(settings, client=client))) == 120_001
-
-
-def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:
-    outer = limits.DEADLINE.set(time.monotonic() + 0.05)
-    with pytest.raises(TimeoutError):
-        timed.addresses_of(HOST, 1, 0)
-    limits.DEADLINE.reset(outer)
-    name_service.may_answer.set()
-    assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
 
 
 def test_a_timeout_that_is_set_is_not_set_again() -> None:
