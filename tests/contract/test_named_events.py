@@ -20,7 +20,7 @@ from presence_middleware import (
     Settings,
 )
 from presence_middleware.backend import Backend
-from presence_middleware.connections import loops
+from presence_middleware.connections.loops import in_thread as to_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
@@ -256,21 +256,20 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
 
     async def test() -> None:
         async with AsyncPresence(backend=Backend(plain.settings)).events(name="mailer") as events:
-            await loops.in_thread(plain.begun, events)
+            await to_thread(plain.begun, events)
             plain.come(*names)
             received = {(await anext(events)).id}
             text = plain.run("DUMP", plain.lease_key())
             plain.run("DEL", plain.lease_key())
             plain.run("SADD", plain.lease_key(), "of another program")
-            lost = lambda: not (lease := events._lease) or not lease.is_held  # noqa: E731
-            await loops.in_thread(wait_until, lost)
+            await to_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
 
             async def receive_all() -> None:
                 while len(received) < len(names):
                     received.add((await anext(events)).id)
 
             rest = asyncio.create_task(receive_all())
-            await loops.in_thread(wait_until, lambda: events._waiter is not None)
+            await to_thread(wait_until, lambda: events._waiter is not None)
             plain.run("RESTORE", plain.lease_key(), 60_000, text, "REPLACE")
             await asyncio.wait_for(rest, 10)
 

@@ -42,7 +42,7 @@ def in_child(work: Callable[[], object]) -> None:
     """Work in a forked child, which must end without an error within some seconds."""
     child = os.fork()
     if child == 0:
-        signal.alarm(5)
+        signal.alarm(20)  # ends the child if it waits for a lock of its parent
         try:
             work()
         except BaseException:

@@ -42,8 +42,8 @@ WRONG: dict[tuple[str, str], list[Any]] = {
         *(Sighting("\udcff", LAST.last_seen), LAST._replace(last_seen=datetime.min)),
     ],
     ("count", "window"): [
-        *(HUGE, NAN, "soon", b"5m", [600], object(), Decimal("nan"), "", "-5m", -5, 0, True),
-        *(timedelta(0), timedelta(-1)),
+        *(HUGE, NAN, "soon", b"5m", [600], object(), Decimal("nan"), "", "-5m", -5, 0, True, "x"),
+        *(timedelta(0), timedelta(-1), []),
     ],
     ("count", "kind"): [b"user", 5, ["user"], {"user"}, Unspeakable()],
     ("history", "hours"): ["x", None, NAN, float("inf"), -1, 0, True, b"1"],
