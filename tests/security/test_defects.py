@@ -125,11 +125,9 @@ def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> Non
 
 
 def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
-    client = redis.asyncio.Redis()
+    given: Any = {"settings": by_header("redis://h", prefix), "client": redis.asyncio.Redis()}
     with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        wsgi.PresenceMiddleware(
-            lambda *_: [], settings=by_header("redis://h", prefix), client=client
-        )
+        wsgi.PresenceMiddleware(lambda *_: [], **given)
 
 
 def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:

@@ -184,10 +184,8 @@ def test_another_address_or_browser_is_another_visitor() -> None:
 @pytest.mark.parametrize(
     ("curve", "algorithm"),
     [
-        (ec.SECP256R1, "ES256"),
-        (ec.SECP384R1, "ES384"),
-        (ec.SECP521R1, "ES512"),
-        (ec.SECP256K1, "ES256K"),
+        *((ec.SECP256R1, "ES256"), (ec.SECP384R1, "ES384")),
+        *((ec.SECP521R1, "ES512"), (ec.SECP256K1, "ES256K")),
     ],
 )
 def test_a_token_of_any_curve_counts(curve: type[ec.EllipticCurve], algorithm: str) -> None:
