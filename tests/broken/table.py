@@ -176,8 +176,6 @@ late-departure-ends-a-later-login: Whoever logs in again before a late logout is
 - local last_seen, is_known = take_out(act, id, moment)
 + moment = later(moment, now - window)
 +       local last_seen, is_known = take_out(act, id, moment)
-late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
-~ moment = later(moment, redis.call('ZSCORE', left, id)) ==> moment = later(moment, false)
 touch-is-refused-by-a-clock-ahead: Touch counts though another server's clock was ahead.
 ~ arrival = to_microseconds(latest + keys.SLACK) ==> arrival = last + 1
 erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
@@ -249,6 +247,12 @@ lifespan-ends-without-writing: At the shutdown of an ASGI server, everything is 
 ~ self.recorder.close() ==> pass
 
 = contract/test_model.py
+clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
+~ super().keep_longer(max(seconds, self.gone_after)) ==> super().keep_longer(seconds)
+times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
+~ self.keep_longer(0.0) ==> pass
+late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
+~ moment = later(moment, redis.call('ZSCORE', left, id)) ==> moment = later(moment, false)
 active-leaves-out-who-left: Active users are also those who logged out since.
 ~ sets = self.key.seen, self.key.gone ==> sets = (self.key.seen,)
 erased-id-comes-back: An erased id stays away, whatever other workers still hold.
@@ -437,8 +441,6 @@ unbounded-eviction: A lower limit removes a bounded number of ids in each write.
 ~ local MOST_EVICTED = 1000 ==> local MOST_EVICTED = 1000000
 moment-is-split-between-sweeps: People of one moment leave together.
 - found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'WITHSCORES')
-clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
-~ super().keep_longer(max(seconds, self.gone_after)) ==> super().keep_longer(seconds)
 event-after-a-pause-is-lost:
   Who begins to follow a site that was asleep for five minutes receives who comes in this moment.
 ~ number - _size(packed) ==> number
@@ -477,8 +479,6 @@ stream-of-some-keeps-all-events: A stream of some ids keeps no events, either.
 ~ for each in chunk if each.id in among ==> for each in events_of(chunk) if each.id in among
 numbers-expire-when-all-have-gone: Nobody is told of a loss after all guests have gone.
 ~ ('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0 ==> ('PTTL', seen)
-times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
-~ self.keep_longer(0.0) ==> pass
 numbers-that-are-gone-are-lost-each-time: Numbers that a server evicts are one loss.
 ~ if number and last: ==> if last:
 old-entries-stop-a-write: Entries from before a loss of their numbers stop no write.
@@ -1045,6 +1045,8 @@ visitors-share-an-address: Each simulated visitor has an address of its own.
 ~ {number % HOSTS + 1}" ==> {number % 100 + 1}"
 
 = unit/test_django.py
+django-account-is-queried: Identifying a loaded account makes no database query.
+~ getattr(user, name) if is_property else vars(user).get(name) ==> getattr(user, name, None)
 django-session-is-loaded: Django responses do not change, nor do they vary by cookie.
 ~ if visit.signal is not None or visit.is_logout: ==> if visit:
 session-of-the-site-breaks-a-page: A session that is not Django's breaks no page.
@@ -1075,10 +1077,6 @@ empty-variable-of-a-test-is-set: An empty PRESENCE_ENABLED counts as unset in th
 = unit/test_django.py contract/test_logins.py
 switched-off-site-records: With PRESENCE_ENABLED=0, nothing is recorded.
 ~ WsgiVisit if settings.enabled else UnrecordedWsgiVisit ==> WsgiVisit
-
-= unit/test_django_sockets.py
-django-account-is-queried: Identifying a loaded account makes no database query.
-~ getattr(user, name) if is_property else vars(user).get(name) ==> getattr(user, name, None)
 
 = unit/test_explain.py
 header-without-a-name: A header of `presence explain` has a name.

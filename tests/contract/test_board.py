@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import random
 import re
 import threading
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import anyio
@@ -42,6 +42,7 @@ from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange
 from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.beside import in_child
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, ask_board
@@ -59,17 +60,6 @@ def nothing() -> Plan[Any]:
 
 
 READ = SharedRead("counts", (), nothing())
-
-
-class Reads:
-    """Stands for Redis: counts the reads."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def run(self, plan: Plan[Any]) -> Response:
-        self.count += 1
-        return ANSWER
 
 
 class Claims:
@@ -112,11 +102,11 @@ def shown(response: Response) -> tuple[int, Any]:
 
 
 def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., SharedRead]) -> None:
-    presence, clock, reads = Presence(site), Clock(), Reads()
+    presence, clock, reads = Presence(site), Clock(), Mock()
     cache = Cache(clock)
 
     def run(plan: Plan[Any]) -> Any:
-        reads.run(plan)
+        reads(plan)
         return presence.run(plan)
 
     for hundredth in range(250):
@@ -125,7 +115,7 @@ def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., Shar
         assert found["counts"]["user"] == (0 if hundredth < 100 else 1)
         if not hundredth:
             presence.touch("bob")
-    assert reads.count == 3
+    assert reads.call_count == 3
 
 
 class Killed(BaseException):
@@ -135,14 +125,14 @@ class Killed(BaseException):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
     """If the thread that reads is killed, another one reads."""
-    claims, reads = Claims(), Reads()
+    claims, reads = Claims(), Mock(return_value=ANSWER)
     cache = Cache(claims)
 
     def run(plan: Plan[Any]) -> Response:
-        answer = reads.run(plan)
-        if reads.count == 1:
+        answer: Response = reads(plan)
+        if reads.call_count == 1:
             wait_until(lambda: claims.count == READERS)
-        if reads.count <= killed:
+        if reads.call_count <= killed:
             raise Killed
         return answer
 
@@ -155,7 +145,7 @@ def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
     with ThreadPoolExecutor(READERS) as pool:
         answers = list(pool.map(ask, range(READERS)))
     assert (answers.count(None), answers.count(ANSWER)) == (killed, READERS - killed)
-    assert reads.count == 1 + killed
+    assert reads.call_count == 1 + killed
 
 
 def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another_one_reads() -> (
@@ -211,7 +201,7 @@ def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
 
     asyncio.run(begin())
     with Stopwatch() as watch:
-        assert at_once(cache.get(READ, Reads().run)) == ANSWER
+        assert at_once(cache.get(READ, lambda _: ANSWER)) == ANSWER
     assert watch.seconds < 2.5
 
 
@@ -274,11 +264,11 @@ def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
 def test_a_fork_amid_a_read_does_not_wait_for_it() -> None:
     cache, answers = Cache(), facts({}, "no-store")
 
+    def read_again() -> None:
+        assert at_once(cache.get(READ, lambda plan: answers)) is answers
+
     def fork(plan: Plan[Any]) -> Response:
-        if (pid := os.fork()) == 0:
-            found = at_once(cache.get(READ, lambda plan: answers))
-            os._exit(found is not answers)
-        assert os.waitpid(pid, 0)[1] == 0
+        in_child(read_again)
         return answers
 
     assert at_once(cache.get(READ, fork)) is answers
@@ -302,11 +292,11 @@ def test_a_failed_read_is_not_repeated_for_a_second() -> None:
 def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(
     ask: Callable[..., SharedRead],
 ) -> None:
-    clock, reads = Clock(), Reads()
+    clock, reads = Clock(), Mock(return_value=ANSWER)
     cache = Cache(clock)
 
     def read(room: int) -> int:
-        return at_once(cache.get(ask("/counts", f"room=/t/{room}"), reads.run)).status
+        return at_once(cache.get(ask("/counts", f"room=/t/{room}"), reads)).status
 
     for second in range(1, 4):
         clock.now += 1.5
@@ -314,16 +304,16 @@ def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(
         statuses = [read(1000 * second + number) for number in range(2 * MAX_RESULTS)]
         assert statuses == [200] * (MAX_RESULTS - 1) + [503] * (MAX_RESULTS + 1)
         assert read(0) == 200
-        assert reads.count == second * MAX_RESULTS
+        assert reads.call_count == second * MAX_RESULTS
 
 
 def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
     ask: Callable[..., SharedRead],
 ) -> None:
-    cache, reads = Cache(Clock()), Reads()
+    cache, reads = Cache(Clock()), Mock(return_value=ANSWER)
 
     def read(path: str, query: str = "") -> None:
-        at_once(cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads.run))
+        at_once(cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads))
 
     usual = [(path,) for path in ("/counts", "/history", "/chart.svg", "/peak", "/online")]
     for each in usual:
@@ -332,21 +322,17 @@ def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
         read("/counts", f"room=/t/{number}")
         read("/last-seen", f"id={number}")
         read("/last-seen", "id=asked-for-again")
-    assert reads.count == len(usual) + 3 * MAX_RESULTS + 1
+    assert reads.call_count == len(usual) + 3 * MAX_RESULTS + 1
     for each in usual:
         read(*each)
-    assert reads.count == len(usual) + 3 * MAX_RESULTS + 1
+    assert reads.call_count == len(usual) + 3 * MAX_RESULTS + 1
 
 
 def test_an_unexpected_error_reaches_its_reader_alone() -> None:
     cache = Cache(Clock())
-
-    def fail(plan: Plan[Any]) -> Response:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        at_once(cache.get(READ, fail))
-    assert at_once(cache.get(READ, Reads().run)) == ANSWER
+        at_once(cache.get(READ, Mock(side_effect=ZeroDivisionError)))
+    assert at_once(cache.get(READ, lambda _: ANSWER)) == ANSWER
 
 
 def test_a_result_holds_no_event_loop_of_those_who_waited_for_it() -> None:

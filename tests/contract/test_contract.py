@@ -89,36 +89,6 @@ def test_an_id_may_be_a_number_bytes_or_none(site: Site) -> None:
     assert not ask.is_online("ann")
 
 
-@IN_MEMORY
-@WITH_IDS
-def test_values_that_are_no_windows_limits_or_ids_are_refused(site: Site) -> None:
-    ask = site.presence
-    for window in (
-        "soon",
-        "",
-        "-5m",
-        -5,
-        0,
-        True,
-        float("nan"),
-        timedelta(0),
-        timedelta(-1),
-        [600],
-    ):
-        with pytest.raises(QueryError, match=r"window is .*90s, 10m, 24h or 30d") as refusal:
-            ask.count(window=window)
-        assert not isinstance(refusal.value, UnsupportedQuery)
-    for limit in (0, -1):
-        with pytest.raises(QueryError, match="at least 1, or None for everyone"):
-            ask.online(limit=limit)
-    for question in (ask.touch, ask.is_online, ask.last_seen, ask.leave, ask.forget):
-        for id in ("", " ", "\n"):
-            with pytest.raises(QueryError, match="an id is text that is not empty"):
-                question(id)
-    with pytest.raises(QueryError):
-        ask.leave(b"\xff")
-
-
 # Reads
 
 

@@ -1,7 +1,5 @@
 """What people did in any order, amid outages and losses of data, is what counts."""
 
-import os
-import signal
 import time
 import uuid
 from itertools import cycle
@@ -21,6 +19,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
 from tests.support.backends import Server, wait_until
+from tests.support.beside import in_child
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
 from tests.support.process import Start
@@ -300,19 +299,6 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_an_erasure_that_is_written_late_undoes_no_logout_after_it(
-    store: str, start: Start
-) -> None:
-    eraser, page, logout = (start(store=store) for _ in range(3))
-    eraser.did("ann", act=ERASED, ago=3)
-    page.did("ann", ago=2)
-    logout.saw("ann", act=LEFT, ago=1)
-    eraser.writes()
-    page.writes()
-    assert page.online() == []
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_a_departure_that_waited_for_longer_than_a_window_holds(
     act: Act, store: str, start: Start
@@ -377,12 +363,7 @@ def test_a_reader_in_a_child_waits_for_no_lock_of_the_parent(start: Start) -> No
     people = (worker := start()).recorder.people
     presence = Presence(backend=worker.recorder.backend)
     with people.lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(5)
-            presence.leave("ann")
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: presence.leave("ann"))
 
 
 # What a server has lost.

@@ -26,7 +26,7 @@ from presence_middleware.replay.timeline import Moment
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_command
 from tests.support.servers import environment, free_port
-from tests.support.terminal import COMMAND
+from tests.support.terminal import COMMAND, piped
 from tests.support.timed_site import NOON, Clock, settings
 
 MINUTE = int(NOON) // 60 * 60
@@ -382,11 +382,11 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
 ) -> None:
     log.write(line(time.time() - 60, "ann"))
     port = free_port()
-    command = [*COMMAND, "follow", str(log.path), "--since", "5m", "--board", f"{host}:{port}"]
-    process = subprocess.Popen(
-        command, env=environment(**variables), stderr=subprocess.PIPE, text=True
-    )
-    with process, httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client:
+    command = ["follow", str(log.path), "--since", "5m", "--board", f"{host}:{port}"]
+    with (
+        piped(*command, **variables) as process,
+        httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client,
+    ):
         wait_until(lambda: _shows(client, 1), 60)
         assert client.get("/").headers["location"] == "/presence"
         assert "Who is online" in client.get("/presence").text

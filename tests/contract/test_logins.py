@@ -1,9 +1,6 @@
 """Whom a visit counts for, and which logins count: some are refused, checked, or end."""
 
 import asyncio
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +12,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.authentication import SimpleUser
 from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import PlainTextResponse
@@ -26,9 +22,10 @@ from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, never, nothing, opened
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, never, nothing, opened
 from tests.support.backends import Server, wait_until
-from tests.support.servers import environment
+from tests.support.beside import in_thread
+from tests.support.commands import run_program
 from tests.support.statuses import (
     Ask,
     Call,
@@ -89,33 +86,6 @@ def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
 
 
-@pytest.mark.parametrize(
-    ("session", "id"),
-    [
-        ({"user": {"id": 42}}, "42"),
-        ({"user": {}, "user_id": "7"}, "7"),
-        ({"user": {}}, "192.0.2.7"),
-    ],
-)
-def test_the_user_of_a_session_may_be_a_mapping(
-    session: dict[str, object], id: str, prefix: str
-) -> None:
-    identity = "user=auth, guest=ip:raw"
-    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
-    assert ids(settings, Request(session=session)) == id
-
-
-def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
-    settings: Settings,
-) -> None:
-    ask_wsgi(settings, Request(), lambda environ: environ.update(REMOTE_USER="ann"))
-    ask_asgi(settings, Request(), lambda scope: scope.update(user=SimpleUser("bob")))
-    assert recorder_for(settings).flush()
-    presence = Presence(settings)
-    assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
-    assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
-
-
 def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
     view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
     settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
@@ -139,17 +109,15 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
 
 
 def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
-    settings: Settings, valkey: Server, prefix: str
+    variables: dict[str, str], presence: Presence
 ) -> None:
     program = """
 from presence_middleware.wsgi import PresenceMiddleware
 PresenceMiddleware(lambda *_: [])({"REMOTE_USER": "ann"}, print)
 """
-    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+    done = run_program(program, **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    assert Presence(settings).is_online("ann")
+    assert presence.is_online("ann")
 
 
 HEADER = {"X-User": "ann"}
@@ -659,9 +627,8 @@ def test_a_request_from_before_the_logout_brings_nobody_back(
 
     def ask_meanwhile(_: State) -> None:
         other = "/logout" if path == "/" else "/"
-        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, other)))
-        thread.start()
-        thread.join()
+        with in_thread(partial(ask, site(), Call(HEADER, other))):
+            pass
 
     ask(site(), Call(HEADER, path, before=ask_meanwhile))
     assert online(site()) == []

@@ -6,16 +6,8 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from presence_middleware import Presence, PresenceUnavailable, Sighting
 from presence_middleware.identity.ids import normalize_id
@@ -81,13 +73,13 @@ departures = st.lists(
 )
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(stateful.RuleBasedStateMachine):
     """People come and go, processes write and fail, servers lose data; everything is compared."""
 
     store, mode, url, shards = "sorted-set", "sync", "", 1
     features: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
-    @initialize(
+    @stateful.initialize(
         room_for=st.sampled_from([1000, 2]),
         is_kept=st.booleans(),
         step=st.sampled_from([1, 2, 1000]),
@@ -145,7 +137,7 @@ class Machine(RuleBasedStateMachine):
     def of(self, id: str) -> Any:
         return self.kind.shard_for(id)
 
-    @rule(
+    @stateful.rule(
         writes=st.lists(st.tuples(processes, later, sightings, departures), min_size=1, max_size=4)
     )
     def processes_write(self, writes: list[tuple[str, Any, list[Any], list[Any]]]) -> None:
@@ -192,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             # Whoever is offline with a goodbye so late leaves the room now, or when somebody reads.
             self.readers_know_who_is_in_a_room()
 
-    @rule(who=people, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
+    @stateful.rule(who=people, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
     def a_site_acts(self, who: str, act: Act) -> None:
         id = self.ids[who]
         shard, moment = self.of(id), self.now
@@ -214,13 +206,13 @@ class Machine(RuleBasedStateMachine):
                 refusal.enter_context(error)
             self.ask.touch(self.texts[who])
 
-    @precondition(lambda self: self.is_followed and not self.has_rooms)
-    @rule(seconds=st.sampled_from([1, 100, 300, 1000]))
+    @stateful.precondition(lambda self: self.is_followed and not self.has_rooms)
+    @stateful.rule(seconds=st.sampled_from([1, 100, 300, 1000]))
     def the_clock_is_set_back(self, seconds: int) -> None:
         self.clock.now -= seconds
         self.may_lose = True
 
-    @rule(is_whole=st.booleans())
+    @stateful.rule(is_whole=st.booleans())
     def a_process_does_the_upkeep(self, *, is_whole: bool) -> None:
         for shard, model in self.models.items():
             work = shard.clean_up if is_whole else shard.sweep
@@ -231,8 +223,8 @@ class Machine(RuleBasedStateMachine):
             if is_whole:
                 model.clean_up(self.now)
 
-    @precondition(lambda self: self.is_exact)
-    @rule(name=st.sampled_from(LOST))
+    @stateful.precondition(lambda self: self.is_exact)
+    @stateful.rule(name=st.sampled_from(LOST))
     def the_server_loses_a_key(self, name: str) -> None:
         if name in ("seen", "writers") and any(
             bool(each.seen) != each.is_marked for each in self.models.values()
@@ -244,7 +236,7 @@ class Machine(RuleBasedStateMachine):
             self.may_lose = True
             self.unsure |= {shard} if name in ("seen", "progress") else set()
 
-    @invariant()
+    @stateful.invariant()
     def readers_know_who_is_online(self) -> None:
         if not self.has_ids:
             online = set(chain.from_iterable(self.online(WINDOW)))
@@ -273,8 +265,8 @@ class Machine(RuleBasedStateMachine):
     def known(found: dict[str, Any]) -> dict[str, int]:
         return {id: round(at.timestamp() * SECOND) for id, at in found.items() if at}
 
-    @precondition(lambda self: self.has_ids)
-    @rule(limit=st.integers(1, 3), window=st.sampled_from([60, 120, WINDOW]), who=people)
+    @stateful.precondition(lambda self: self.has_ids)
+    @stateful.rule(limit=st.integers(1, 3), window=st.sampled_from([60, 120, WINDOW]), who=people)
     def somebody_reads(self, limit: int, window: int, who: str) -> None:
         expected, last_seen = self.listed(window), self.last_seen()
         listed = list[Sighting]()
@@ -304,8 +296,8 @@ class Machine(RuleBasedStateMachine):
             each: at for each, at in last_seen.items() if each == id
         }
 
-    @precondition(lambda self: self.has_rooms)
-    @invariant()
+    @stateful.precondition(lambda self: self.has_rooms)
+    @stateful.invariant()
     def readers_know_who_is_in_a_room(self) -> None:
         for model in self.models.values():
             model.leave_rooms(self.now)
@@ -316,8 +308,8 @@ class Machine(RuleBasedStateMachine):
             assert [who.id for who in self.ask.online(room=room, limit=None)] == people
             assert [who.id for who in self.ask.online(room=room, limit=1)] == people[:1]
 
-    @precondition(lambda self: self.is_exact)
-    @invariant()
+    @stateful.precondition(lambda self: self.is_exact)
+    @stateful.invariant()
     def keys_hold_what_the_model_holds(self) -> None:
         for shard, model in self.models.items():
             for key in KEYS:
@@ -325,8 +317,8 @@ class Machine(RuleBasedStateMachine):
                 held = {id: round(at * SECOND) for id, at in members_with_scores(members)}
                 assert held == getattr(model, key), key
 
-    @precondition(lambda self: self.is_followed)
-    @invariant()
+    @stateful.precondition(lambda self: self.is_followed)
+    @stateful.invariant()
     def every_change_is_announced_once(self) -> None:
         for shard in [shard for shard in self.models if shard not in self.unsure]:
             online, announced = self.followed[shard], self.models[shard].announced()
@@ -380,7 +372,7 @@ def test_a_store_does_what_its_model_does(
 ) -> None:
     """Print the steps of the first history that fails. Many histories are drawn at random."""
     given = {"url": backend.url, "shards": backend.shards, "store": store, "mode": mode}
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         type("Machine", (Machine,), {**given, "features": FEATURES[features]}),
         settings=settings(
             max_examples=times * examples,

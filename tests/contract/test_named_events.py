@@ -2,12 +2,12 @@
 
 import asyncio
 import gc
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +20,7 @@ from presence_middleware import (
     Settings,
 )
 from presence_middleware.backend import Backend
-from presence_middleware.connections.loops import in_thread
+from presence_middleware.connections.loops import in_thread as to_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
@@ -29,6 +29,7 @@ from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, by_trips, send, wait_until
+from tests.support.beside import in_thread, on_call
 from tests.support.timed_site import settings
 
 GIVEN: dict[str, Any] = {"events": "user, guest"}
@@ -135,15 +136,13 @@ def test_another_process_goes_on_if_the_holder_vanishes(
 def test_events_of_other_ids_are_handled_too(plain: Site) -> None:
     first = plain.begun(plain.named(among=["ann"]))
     got: list[str] = []
-    thread = threading.Thread(target=lambda: got.extend(event.id for event in first))
-    thread.start()
-    before = plain.run("GET", plain.handled_key)
-    plain.come("bob")
-    wait_until(lambda: plain.run("GET", plain.handled_key) != before)
-    plain.come("ann")
-    wait_until(lambda: got == ["ann"])
-    first.close()
-    thread.join()
+    with in_thread(lambda: got.extend(event.id for event in first)):
+        before = plain.run("GET", plain.handled_key)
+        plain.come("bob")
+        wait_until(lambda: plain.run("GET", plain.handled_key) != before)
+        plain.come("ann")
+        wait_until(lambda: got == ["ann"])
+        first.close()
     second = plain.named()
     plain.come("cid")
     assert next(second).id == "cid"
@@ -199,14 +198,12 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     plain.run("SET", plain.lease_key(), "other", "PX", milliseconds)
     wait_until(lambda: not first._lease.is_held)
     received: list[str] = []
-    thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
-    thread.start()
-    plain.presence.run(take_lease(plain.lease_key(), "other", 0, after[1], ""))
-    wait_until(lambda: len(received) == 2)
-    assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
-    wait_until(lambda: plain.run("GET", plain.handled_key) == after[3].encode())
-    first.close()
-    thread.join()
+    with in_thread(lambda: received.extend(event.id for event in first)):
+        plain.presence.run(take_lease(plain.lease_key(), "other", 0, after[1], ""))
+        wait_until(lambda: len(received) == 2)
+        assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
+        wait_until(lambda: plain.run("GET", plain.handled_key) == after[3].encode())
+        first.close()
     assert len(received) == 2
 
 
@@ -259,20 +256,20 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
 
     async def test() -> None:
         async with AsyncPresence(backend=Backend(plain.settings)).events(name="mailer") as events:
-            await in_thread(plain.begun, events)
+            await to_thread(plain.begun, events)
             plain.come(*names)
             received = {(await anext(events)).id}
             text = plain.run("DUMP", plain.lease_key())
             plain.run("DEL", plain.lease_key())
             plain.run("SADD", plain.lease_key(), "of another program")
-            await in_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
+            await to_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
 
             async def receive_all() -> None:
                 while len(received) < len(names):
                     received.add((await anext(events)).id)
 
             rest = asyncio.create_task(receive_all())
-            await in_thread(wait_until, lambda: events._waiter is not None)
+            await to_thread(wait_until, lambda: events._waiter is not None)
             plain.run("RESTORE", plain.lease_key(), 60_000, text, "REPLACE")
             await asyncio.wait_for(rest, 10)
 
@@ -282,15 +279,13 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
 def test_a_lease_that_is_held_again_at_once_drops_nothing(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out, turns = feed_module.NameLease.hand_out, count()
-    names = [f"id{number}" for number in range(12)]
+    turns, names = count(), [f"id{number}" for number in range(12)]
 
-    def sometimes(lease: feed_module.NameLease, *given: Any) -> Iterable[Event] | None:
+    def sometimes(lease: feed_module.NameLease, *_: Any) -> None:
         if next(turns) % 2:
             lease._held_until = 0.0  # it has just run out
-        return hand_out(lease, *given)
 
-    monkeypatch.setattr(feed_module.NameLease, "hand_out", sometimes)
+    on_call(monkeypatch, feed_module.NameLease, "hand_out", sometimes)
     monkeypatch.setattr(pages, "CHUNK_BYTES", 0)
     events = plain.begun(plain.named())
     plain.come(*names)
@@ -341,16 +336,17 @@ def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(
         nodes.away = ""
         wait_until(lambda: backend.feed("user").page.end.positions)
         nodes.away = second
-        with plain.presence.events(after=cursor_of(positions)) as events:
-            thread = threading.Thread(target=lambda: received.extend(each.id for each in events))
-            thread.start()
+        with (
+            plain.presence.events(after=cursor_of(positions)) as events,
+            in_thread(lambda: received.extend(each.id for each in events)),
+        ):
             wait_until(lambda: sorted(received) == sorted(there))
             nodes.away = ""
             wait_until(lambda: sorted(received) == sorted(expected))
             other.come("new")
             wait_until(lambda: received[-1] == "new")
             assert len(received) == 21
-        thread.join()
+            events.close()
         assert next(now).id == "new"
 
 
@@ -448,19 +444,15 @@ def test_of_many_who_are_behind_few_wait_for_an_outage(
 ) -> None:
     """They wait in the threads that all readers of the process share."""
     streams = plain.presence.backend.feed("user").streams
-    page, tries, read = pages.Page(streams), list[Any](), streams.read
+    page, read = pages.Page(streams), streams.read
     page.read_on()
     behind = pages.Place(page.end.positions)
     plain.come("ann")
     page.read_on()
-
-    def fail(after: Any, *_: Any) -> Any:
-        tries.append(after)
-        raise PresenceUnavailable("away")
-
-    monkeypatch.setattr(streams, "read", fail)
+    failing = Mock(side_effect=PresenceUnavailable("away"))
+    monkeypatch.setattr(streams, "read", failing)
     assert [page.catch_up(behind) for _ in range(3)] == [None] * 3
-    assert len(tries) == 1
+    assert failing.call_count == 1
     monkeypatch.setattr(streams, "read", read)
     assert page.read_on() == (True, False)
     assert page.catch_up(behind)

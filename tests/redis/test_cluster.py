@@ -1,6 +1,5 @@
 """Shards and a real Cluster: the owners of keys, and recording while nodes are away."""
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from presence_middleware.stores import Batch, keys
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from tests.support import timed_site
 from tests.support.backends import Server, client_of, wait_until
+from tests.support.beside import on_call
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
@@ -37,9 +37,8 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
         site.saw("ann")
     new = timed_site.settings(valkey.url, prefix)
     recorder = Recorder(new, clock=clock, background=False)
-    with caplog.at_level(logging.WARNING, "presence_middleware"):
-        visit(recorder, "bob")
-        assert not recorder.flush()
+    visit(recorder, "bob")
+    assert not recorder.flush()
     refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
     assert f"{prefix}:meta" in caplog.text
     for ask in ("count", "online"):
@@ -219,15 +218,13 @@ def test_another_node_tells_the_time_while_the_first_is_away(
     backend, asked, is_away = Backend(settings), list[str](), True
     client = backend.driver.connect()
     names = sorted(str(node.name) for node in client.get_primaries())
-    connection_to = client.get_redis_connection
 
-    def connection(node: Any) -> Any:
+    def connect(node: Any) -> None:
         asked.append(node.name)
         if node.name == names[0] and is_away:
             raise redis.ConnectionError
-        return connection_to(node)
 
-    monkeypatch.setattr(client, "get_redis_connection", connection)
+    on_call(monkeypatch, client, "get_redis_connection", connect)
     assert backend.driver.run(backend.clock.now()) > 0
     backend.driver.run(backend.clock.synchronise(0))
     assert asked[:2] == names[:2]
@@ -249,13 +246,7 @@ def test_a_question_that_asks_for_the_time_is_asked_with_a_write(
     assert recorder.flush()
     batches = list[Batch]()
     driver = recorder.backend.writing_driver
-    execute = driver.execute
-
-    def noted(client: Any, batch: Batch) -> list[Any]:
-        batches.append(batch)
-        return execute(client, batch)
-
-    monkeypatch.setattr(driver, "execute", noted)
+    on_call(monkeypatch, driver, "execute", lambda _, batch: batches.append(batch))
     recorder.record(("user", "one more"), recorder.stamp())
     recorder.read(recorder.backend.clock.synchronise(0))
     assert [("TIME",) in batch.commands for batch in batches] == [True]

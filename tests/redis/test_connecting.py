@@ -12,6 +12,7 @@ from pathlib import Path
 from traceback import format_exception
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -462,10 +463,8 @@ def test_a_coroutine_asks_for_credentials_in_a_thread(
 def test_a_provider_that_fails_is_an_outage_that_names_it_and_shows_no_token(
     tokens: Tokens,
 ) -> None:
-    def fail() -> None:
-        raise RuntimeError(f"token{tokens.number}")
-
-    tokens.get_credentials = fail  # type: ignore[method-assign, assignment]
+    fails = Mock(side_effect=RuntimeError(f"token{tokens.number}"))
+    tokens.get_credentials = fails  # type: ignore[method-assign]
     for ask in QUESTIONS.values():
         with pytest.raises(PresenceUnavailable) as error:
             ask(site("provider"))

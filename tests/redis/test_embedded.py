@@ -25,6 +25,7 @@ from presence_middleware import AsyncPresence, Presence, Settings, embedded
 from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 from tests.support.backends import wait_until
+from tests.support.beside import on_call
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import awaited
 
@@ -636,15 +637,10 @@ def test_a_process_forked_while_another_starts_it_blocks_nobody(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has copies of the starter's descriptors, here in this process, and does not know."""
-    copies = []
-
-    def copied(descriptor: int, *kind: int) -> bool:
-        copies.append(os.dup(descriptor))
-        return supervisor.try_lock(descriptor, *kind)
-
+    copies: list[int] = []
     embedded.serve(directory)
     stop_and_wait(directory)
-    monkeypatch.setattr(embedded, "try_lock", copied)
+    on_call(monkeypatch, embedded, "try_lock", lambda lock, *_: copies.append(os.dup(lock)))
     embedded.serve(directory)
     for copy in copies:
         os.close(copy)

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from flask import Flask
 
-from presence_middleware import Presence, Settings, asgi, embedded, wsgi
+from presence_middleware import Presence, asgi, embedded, wsgi
 from presence_middleware.connections.drivers import Driver
-from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
@@ -26,23 +26,15 @@ from presence_middleware.stores import agree, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
 from tests.support.backends import Server, client_of, send, wait_until
+from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.process import Start
-from tests.support.timed_site import NOON, Clock, visit
-
-
-def settings(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
-    return Settings.from_env({}, **given)
-
-
-def fail_to_start(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
+from tests.support.timed_site import NOON, Clock, by_header, visit
 
 
 @pytest.fixture
 def recorder(valkey: Server, prefix: str) -> Iterator[Recorder]:
-    recorder = Recorder(settings(valkey.url, prefix))
+    recorder = Recorder(by_header(valkey.url, prefix))
     yield recorder
     recorder.close()
 
@@ -106,40 +98,29 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
 def test_threads_that_record_while_others_write_lose_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    people, writing = People(1000, 600), threading.Lock()
-    doubles, failures = list[int](), list[Exception]()
-    remember, usual = people.remember, sys.getswitchinterval()
+    people, writing, doubles = People(1000, 600), threading.Lock(), list[int]()
 
-    def remember_slowly(who: Who) -> Any:
-        time.sleep(0)  # lets another thread run
-        return remember(who)
+    def work(_: int) -> None:
+        for number in range(3000):
+            people.note(("user", str(number // 8)), float(number), float(number))
+            if not number % 3 and writing.acquire(blocking=False):
+                taken = people.take(100)
+                doubles.append(len(taken) - len({each.person.who for each in taken}))
+                people.written(taken, (), 0)
+                people.restore()
+                writing.release()
 
-    def work() -> None:
-        try:
-            for number in range(3000):
-                people.note(("user", str(number // 8)), float(number), float(number))
-                if not number % 3 and writing.acquire(blocking=False):
-                    taken = people.take(100)
-                    doubles.append(len(taken) - len({each.person.who for each in taken}))
-                    people.written(taken, (), 0)
-                    people.restore()
-                    writing.release()
-        except Exception as error:
-            failures.append(error)
-
-    monkeypatch.setattr(people, "remember", remember_slowly)
+    on_call(monkeypatch, people, "remember", lambda _: time.sleep(0))  # another thread runs then
+    usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(usual)
     counters = people.counters()
     dropped, recorded = sum(counters.pop("dropped").values()), counters.pop("recorded")
-    assert (any(doubles), failures) == (False, [])
+    assert not any(doubles)
     assert recorded == sum(counters.values()) + dropped == 12_000
 
 
@@ -149,7 +130,7 @@ def test_threads_that_record_while_others_write_lose_nothing(
 def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     valkey: Server, prefix: str
 ) -> None:
-    site = settings(valkey.url, prefix, flush_interval="2m", window="10m")
+    site = by_header(valkey.url, prefix, flush_interval="2m", window="10m")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "bob")
     wait_until(lambda: recorder.stats().flushed)  # long before the interval is over
@@ -202,13 +183,7 @@ def test_a_write_ends_although_another_thread_made_the_recorder_anew(
 ) -> None:
     """Under uWSGI, the first requests of a child find that it was forked, several at once."""
     idle.record(("user", "ann"), idle.stamp())
-    write = idle.writer.write
-
-    def write_anew(attempt: Any) -> None:
-        idle.reset()
-        write(attempt)
-
-    monkeypatch.setattr(idle.writer, "write", write_anew)
+    on_call(monkeypatch, idle.writer, "write", lambda _: idle.reset())
     assert idle.flush()
 
 
@@ -240,9 +215,9 @@ def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
 
 
 def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
-    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
+    one, same = (recorder_for(by_header(valkey.url, prefix)) for _ in range(2))
     assert one is same
-    assert one is not recorder_for(settings(valkey.url, prefix, window="15m"))
+    assert one is not recorder_for(by_header(valkey.url, prefix, window="15m"))
 
 
 def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
@@ -255,7 +230,7 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
     with redis.Redis.from_url(valkey.url) as client:
-        app = asgi.PresenceMiddleware(count, settings=settings(valkey.url, prefix), client=client)
+        app = asgi.PresenceMiddleware(count, settings=by_header(valkey.url, prefix), client=client)
         asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
         app.recorder.close()
     assert counts == [1]
@@ -265,16 +240,14 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     idle: Recorder, presence: Presence
 ) -> None:
     """Also while the parent's thread holds both locks in the middle of a write."""
-    idle.people.lock.acquire()
-    idle.writer.lock.acquire()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> None:
         visit(idle, "child")
-        written = idle.flush()
-        os._exit(0 if written and idle.stats().recorded == 1 else 1)
-    idle.people.lock.release()
-    idle.writer.lock.release()
-    assert os.waitpid(pid, 0)[1] == 0
+        assert idle.flush()
+        assert idle.stats().recorded == 1
+
+    with idle.people.lock, idle.writer.lock:
+        in_child(child)
     assert presence.online_among(["bob", "child"]) == ["child"]
     idle.close()
     assert presence.online_among(["bob", "child"]) == ["bob", "child"]
@@ -284,7 +257,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under uWSGI: the child inherits a dead thread, and its parent has just woken that."""
-    site, clock = settings(valkey.url, prefix), Clock()
+    site, clock = by_header(valkey.url, prefix), Clock()
     recorder = Recorder(site, clock=clock, background=False)
     with monkeypatch.context() as parent:
         parent.setattr(worker_module, "getpid", lambda: -1)
@@ -322,7 +295,7 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail_to_start)
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
         worker.did("bob")
         worker.did("alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
@@ -350,7 +323,7 @@ def test_the_thread_rests_while_nothing_waits(
 ) -> None:
     rounds: list[float] = []
     monkeypatch.setattr(Upkeep, "run", lambda *_: rounds.append(time.monotonic()))
-    recorder = Recorder(settings(valkey.url, prefix, flush_interval="0.05s"))
+    recorder = Recorder(by_header(valkey.url, prefix, flush_interval="0.05s"))
     visit(recorder, "bob")
     wait_until(lambda: len(rounds) >= 7)
     assert rounds[6] - rounds[2] > 2 * 0.05
@@ -420,7 +393,7 @@ def test_an_exit_starts_no_server_and_logs_what_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sightings that never reached an embedded server do not start a new server."""
-    recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"), background=False)
+    recorder = Recorder(by_header(f"embedded://{tmp_path}/site", "presence"), background=False)
     visit(recorder, "bob")
     recorder.close()
     assert "no embedded server is running" in (recorder.stats().last_error or "")
@@ -429,7 +402,7 @@ def test_an_exit_starts_no_server_and_logs_what_is_lost(
 
 
 def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    site = settings(f"embedded://{tmp_path}/site", "presence")
+    site = by_header(f"embedded://{tmp_path}/site", "presence")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "early")
     assert recorder.flush()
@@ -446,13 +419,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
 def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
     idle: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = Driver.run
-
-    def run_and_visit(driver: Driver, *plan: Any) -> Any:
-        idle.record(("user", "late"), idle.stamp())
-        return run(driver, *plan)
-
-    monkeypatch.setattr(Driver, "run", run_and_visit)
+    on_call(monkeypatch, Driver, "run", lambda *_: idle.record(("user", "late"), idle.stamp()))
     idle.close()
     stats = idle.stats()
     assert (stats.pending, stats.last_error) == (1, None)
@@ -461,13 +428,12 @@ def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
 
 def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first connection of a cold start may take longer than an exit has."""
-    deadlines, run = list[float](), Driver.run
+    deadlines = list[float]()
 
-    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
+    def note(_: Driver, __: Any, deadline: float = math.inf) -> None:
         deadlines.append(deadline)
-        return run(driver, plan, deadline)
 
-    monkeypatch.setattr(Driver, "run", noted)
+    on_call(monkeypatch, Driver, "run", note)
     assert idle.flush()
     assert set(deadlines) == {math.inf}
     visit(idle, "bob")

@@ -1,7 +1,6 @@
 """A read ends after about two seconds, whatever makes it slow, and however many read at once."""
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -18,17 +17,18 @@ from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.connections import drivers, limits, timed
+from presence_middleware.connections import drivers, limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
+from tests.support.beside import in_child
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import awaited, by_header
+from tests.support.timed_site import awaited, by_header, opened
 
 TOO_LONG = 2.2  # seconds, if a read may take one: a timeout may begin just before the end
 SOON = 1.3  # seconds: two timeouts, and some noise
@@ -89,10 +89,7 @@ def test_a_handler_that_asks_often_waits_for_an_outage_once(
     protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presence_middleware.connections.limits.OUTAGE_PAUSE", 0.7)
-    settings = Settings.from_env(
-        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", exclude="/excluded"
-    )
-    recorder = Recorder(settings, background=False)
+    recorder = Recorder(by_header(place.url, prefix, exclude="/excluded"), background=False)
     visit: WsgiVisit | AsgiVisit
     if protocol == "asgi":
         visit = AsgiVisit(recorder, {"path": path, "headers": [(b"x-user", b"ann")]})
@@ -183,18 +180,15 @@ def name_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
     service.may_answer.set()
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_name_service_that_is_slow_holds_no_reader(
-    place: Place, prefix: str, name_service: NameService
+    place: Place, prefix: str, name_service: NameService, mode: str
 ) -> None:
-    async def ask(presence: AsyncPresence) -> None:
-        with Stopwatch() as watch, pytest.raises(PresenceUnavailable):
-            await presence.count()
-        assert watch.seconds < TOO_LONG
+    site = by_header(f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}", prefix)
+    with opened(site, mode) as here:
+        assert seconds_in_vain(here.presence.count) < TOO_LONG
         name_service.may_answer.set()
-        assert await presence.count() == 0
-
-    url = f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
-    awaited(by_header(url, prefix), ask)
+        assert here.presence.count() == 0
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
@@ -237,15 +231,6 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
         patch.setattr(drivers, "READ_SECONDS", watch.seconds / 3)
         assert len(presence.online(limit=None)) == 120_001
         assert asyncio.run(listed(AsyncPresence(settings, client=client))) == 120_001
-
-
-def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:
-    outer = limits.DEADLINE.set(time.monotonic() + 0.05)
-    with pytest.raises(TimeoutError):
-        timed.addresses_of(HOST, 1, 0)
-    limits.DEADLINE.reset(outer)
-    name_service.may_answer.set()
-    assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
 
 
 def test_a_timeout_that_is_set_is_not_set_again() -> None:
@@ -494,11 +479,8 @@ def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, pr
     with redis.Redis.from_url(valkey.url) as client:
         presence = Presence(by_header(valkey.url, prefix), client=client)
         with all_taken(presence):
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    status = presence.count()
-                finally:
-                    os._exit(status)
-            assert os.waitpid(pid, 0)[1] == 0
+
+            def child() -> None:
+                assert presence.count() == 0
+
+            in_child(child)

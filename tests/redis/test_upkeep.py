@@ -1,7 +1,5 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
-import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ from presence_middleware.stores import Batch, History, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
 from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.beside import in_child, on_call
 from tests.support.clusters import Cluster
 from tests.support.followed_site import LAG
 from tests.support.process import Process, Start
@@ -92,15 +91,13 @@ def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
     first = processes.first
     holder = client.get(processes.key)
     for seconds in (0, 70):  # a child that exits at once, and one that does something first
-        pid = os.fork()
-        if pid == 0:
-            try:
-                if seconds:
-                    processes.go_on(seconds, first)
-                first.close()
-            finally:
-                os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+
+        def child(seconds: int = seconds) -> None:
+            if seconds:
+                processes.go_on(seconds, first)
+            first.close()
+
+        in_child(child)
         assert client.get(processes.key) == holder
     processes.clock.now += 70
     assert processes.samples() == 1  # of the parent
@@ -294,10 +291,7 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_las
     url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
     with Redis.from_url(valkey.url) as admin:
         admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", "~*", "+@all")
-        with (
-            opened_site(settings(url, prefix)) as site,
-            caplog.at_level(logging.WARNING),
-        ):
+        with opened_site(settings(url, prefix)) as site:
             site.recorder.background = False
             for number in range(5):
                 is_allowed = not is_lasting and number % 2 == 0
@@ -401,13 +395,8 @@ def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None
 def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processes, wrote, record = opened(8), list[int](), History.record
-
-    def noted(history: History, minute: int, counts: dict[str, int]) -> Plan[None]:
-        wrote.append(minute)
-        return record(history, minute, counts)
-
-    monkeypatch.setattr(History, "record", noted)
+    processes, wrote = opened(8), list[int]()
+    on_call(monkeypatch, History, "record", lambda _, minute, __: wrote.append(minute))
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             list(pool.map(Recorder.run_once, processes.all))
@@ -415,15 +404,12 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     assert len(wrote) == len(set(wrote)) == processes.samples() == 5
 
 
-def test_samples_older_than_the_retention_are_not_listed(start: Start) -> None:
+def test_samples_older_than_the_retention_are_not_listed_and_expire(
+    start: Start, prefix: str
+) -> None:
     worker = start(history="1h")
     go_on(worker, minutes=70)
     assert worker.presence.history() == worker.presence.history(hours=1)
-
-
-def test_samples_older_than_the_retention_expire(start: Start, prefix: str) -> None:
-    worker = start(history="1h")
-    worker.recorder.run_once()
     left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 

@@ -48,6 +48,7 @@ from tests.security.signed import (
 )
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
 from tests.support.backends import Server
+from tests.support.beside import on_call
 
 # Of WebOb, when it makes a ticket with tokens.
 pytestmark = pytest.mark.filterwarnings("ignore:Cookie value contains:RuntimeWarning")
@@ -546,14 +547,8 @@ def test_a_secret_is_used_with_the_algorithms_of_its_kind_alone() -> None:
 def test_a_decompression_bomb_is_not_unpacked_before_its_signature_is_verified(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unpacked: list[int] = []
-    unpack = zlib.decompress
-
-    def watched(data: bytes) -> bytes:
-        unpacked.append(len(data))
-        return unpack(data)
-
-    monkeypatch.setattr(zlib, "decompress", watched)
+    unpacked: list[bytes] = []
+    on_call(monkeypatch, zlib, "decompress", unpacked.append)
     scheme, long = SCHEMES["flask"], {**ANN, "more": "a" * 1000}
     settings = settings_of(variables, **row(scheme, (), None).settings, exclude="*")
     for key, id in ((OTHER, GUEST[1]), (KEY, "ann")):

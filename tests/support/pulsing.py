@@ -1,7 +1,7 @@
 """A site with a pulse, asked over WSGI and ASGI alike."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 from wsgiref.validate import validator
@@ -9,8 +9,8 @@ from wsgiref.validate import validator
 from presence_middleware import Settings, asgi, wsgi
 from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
-from tests.support.asking import Answer, Request, State, exchange_asgi, exchange_wsgi, plain_environ
-from tests.support.statuses import FIREFOX
+from tests.support.asking import Answer, State, exchange_asgi, exchange_wsgi, plain_environ
+from tests.support.statuses import Call
 
 Headers = list[tuple[str, str]]
 SAME = {"Sec-Fetch-Site": "same-origin"}
@@ -85,15 +85,9 @@ class PulsingSite:
         user: str | None = None,
     ) -> Answer:
         """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
-        headers = {"User-Agent": FIREFOX, "Host": "shop.example:8000", **headers}
-        request = Request(
-            [(name, value.encode()) for name, value in headers.items()],
-            user=user,
-            path=path,
-            mount=root,
-            method=method,
-            query=query.encode("utf-8", "surrogateescape"),
-        )
+        headers = {"Host": "shop.example:8000", **headers}
+        call = Call(headers, f"{path}?{query}", method, mount=root)
+        request = replace(call.request, user=user)
         if self.protocol == "wsgi":
             environ = plain_environ(**request.environ(), CONTENT_LENGTH="0")
             return exchange_wsgi(validator(self.wsgi), environ)

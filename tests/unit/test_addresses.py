@@ -3,12 +3,7 @@
 import pytest
 
 from presence_middleware import Settings
-from presence_middleware.identity.addresses import (
-    locator,
-    parse_address,
-    parse_prefix,
-    parse_proxies,
-)
+from presence_middleware.identity import addresses
 from presence_middleware.identity.ids import normalize_id
 from tests.support.asking import Request, ids
 
@@ -21,7 +16,7 @@ def located(
     proxies: str, headers: Headers, peer: str | None = PROXY, prefix: str = "/32, /128"
 ) -> str | None:
     """The address that both views give, through these proxies."""
-    locate = locator(parse_proxies(proxies), parse_prefix(prefix))
+    locate = addresses.locator(addresses.parse_proxies(proxies), addresses.parse_prefix(prefix))
     request = Request([(name, value.encode("latin-1")) for name, value in headers], peer=peer)
     found = {locate(view) if locate else view.address for view in request.views()}
     assert len(found) == 1, found
@@ -60,7 +55,7 @@ MALFORMED = [
 @pytest.mark.parametrize("address", NORMAL)
 def test_an_address_is_read_as_proxies_write_it_and_is_one_guest(address: str) -> None:
     for text in NORMAL[address]:
-        assert str(parse_address(text)) == address, text
+        assert str(addresses.parse_address(text)) == address, text
     for source in ("ip", "visitor", "ip:raw"):
         settings = Settings.from_env(
             {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
@@ -71,9 +66,9 @@ def test_an_address_is_read_as_proxies_write_it_and_is_one_guest(address: str) -
 
 def test_malformed_addresses_are_rejected_and_a_peer_that_is_none_is_left_unchanged() -> None:
     settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
-    assert str(parse_address("[192.0.2.7]")) == "192.0.2.7"  # as no server writes its peer
+    assert str(addresses.parse_address("[192.0.2.7]")) == "192.0.2.7"  # as no server writes it
     for text in MALFORMED:
-        assert parse_address(text) is None, text
+        assert addresses.parse_address(text) is None, text
     for text in ("testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99):
         assert ids(settings, Request(peer=text)) == normalize_id(text)
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -136,11 +137,7 @@ def test_counts_of_a_room_are_public_if_its_path_is_declared() -> None:
         assert json.loads(ask("/counts", query, of=named).body) == {"room": None, "counts": {}}
 
 
-class Away:
-    """A Redis that does not answer."""
-
-    def run(self, plan: Plan[Any]) -> Any:
-        raise PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")
+AWAY = Mock(**{"run.side_effect": PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")})
 
 
 @pytest.mark.parametrize("path", NAMED)
@@ -148,7 +145,7 @@ def test_without_the_token_no_name_is_read_from_redis(path: str) -> None:
     """Nor is Redis asked: it is away."""
     site, without = Site(), Site(settings(board_token=""))
     for each in (site, without):
-        each.backend.driver = Away()  # type: ignore[assignment]
+        each.backend.driver = AWAY
     refused = [None, "", TOKEN, basic(f"{TOKEN}:"), basic("ann:wrong"), "Basic !"]
     refused += ["Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer \udcff日"]
     for given in refused:
@@ -240,7 +237,7 @@ def test_the_page_has_no_inline_or_external_resources() -> None:
 @pytest.mark.parametrize("path", [*DATA, *NAMED])
 def test_an_outage_is_reported_without_internal_details(path: str) -> None:
     site = Site()
-    site.backend.driver = Away()  # type: ignore[assignment]
+    site.backend.driver = AWAY
     response = site.ask(path, "id=1", authorization=BEARER)
     assert (response.status, header(response, "Retry-After")) == (503, "2")
     assert b"10.1.2.3" not in response.body

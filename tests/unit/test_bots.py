@@ -15,6 +15,7 @@ from presence_middleware.identity.bots import LOOKUPS, Crawlers
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
+from tests.support.beside import on_call
 from tests.support.statuses import FIREFOX, GOOGLEBOT
 from tests.support.timed_site import Clock
 
@@ -66,14 +67,8 @@ def named() -> Named:
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The User-Agents that were looked up in the list, in order."""
-
-    def is_crawler(user_agent: str) -> bool:
-        found.append(user_agent)
-        return look(user_agent)
-
-    look: Callable[[str], bool] = crawleruseragents.is_crawler
     found: list[str] = []
-    monkeypatch.setattr(crawleruseragents, "is_crawler", is_crawler)
+    on_call(monkeypatch, crawleruseragents, "is_crawler", found.append)
     return found
 
 

@@ -72,6 +72,8 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         (Request(user=of(pk=uuid.UUID(int=7), is_authenticated=True)), str(uuid.UUID(int=7))),
         *((Request(user=object()), None), (Request(user=42), "42"), (Request(user=True), None)),
         (Request([("User", b"mallory"), ("Remote_User", b"mallory")]), None),
+        *((Request(session={"user": user}), id) for user, id in (({"id": 42}, "42"), ({}, None))),
+        (Request(session={"user": {}, "user_id": "7"}), "7"),
     ],
     "header:x-user": [
         *((said("j\xfcrgen"), "j\xfcrgen"), (said(" \t ann "), "ann"), (said("   "), None)),

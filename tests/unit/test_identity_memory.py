@@ -7,14 +7,7 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    SECP256K1,
-    SECP256R1,
-    SECP384R1,
-    SECP521R1,
-    EllipticCurve,
-    generate_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from itsdangerous import TimestampSigner
 
@@ -26,6 +19,7 @@ from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at
 from tests.support.asking import Request as Asked
+from tests.support.beside import on_call
 from tests.support.memory import traced
 from tests.support.statuses import FIREFOX, GOOGLEBOT, basic
 
@@ -58,16 +52,6 @@ def kind(
     return who[0] if who else None
 
 
-class Counted(WsgiRequest):
-    """Counts how often a source reads its headers."""
-
-    reads = 0
-
-    def header(self, name: str) -> str | None:
-        Counted.reads += 1
-        return super().header(name)
-
-
 def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,13 +64,13 @@ def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
 
 
 @pytest.mark.parametrize("chain", ["guest=cookie:sid", "guest=cookie:sid, hidden=identify"])
-def test_a_result_is_remembered_for_a_minute(chain: str) -> None:
-    found, counts = make(chain), []
-    Counted.reads = 0
+def test_a_result_is_remembered_for_a_minute(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, counts, reads = make(chain), [], list[str]()
+    on_call(monkeypatch, WsgiRequest, "header", lambda _, name: reads.append(name))
     for seconds in (0, 1, 59.9, 60.1, 61, 200, -3600, -3599, -3500):
         with at(NOW + seconds):
-            assert kind(found, Counted({"HTTP_COOKIE": "sid=1"})) == "guest"
-        counts.append(Counted.reads)
+            assert kind(found, WsgiRequest({"HTTP_COOKIE": "sid=1"})) == "guest"
+        counts.append(len(reads))
     # A clock that was set back does not make the minute longer.
     assert counts == [1, 1, 1, 2, 2, 3, 4, 4, 5]
 
@@ -168,17 +152,12 @@ def test_the_earliest_rule_decides_who_logs_out_also_if_one_is_checked() -> None
     assert [matcher.place for matcher in found.matchers] == [0, 1, 2, 3]
 
 
-class Released(WsgiRequest):
-    """A request that another thread ends while a source reads it."""
-
-    def header(self, name: str) -> str | None:
-        self.release()
-        return super().header(name)
-
-
-def test_a_request_that_ended_meanwhile_is_not_remembered() -> None:
+def test_a_request_that_ended_meanwhile_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread ends it while a source reads it."""
     found, environ = make("user=header:X-User, guest=visitor"), {"HTTP_X_USER": "ann"}
-    kind(found, Released(environ))
+    with monkeypatch.context() as patch:
+        on_call(patch, WsgiRequest, "header", lambda view, _: view.release())
+        kind(found, WsgiRequest(environ))
     assert kind(found, WsgiRequest(environ)) == "user"
 
 
@@ -204,10 +183,13 @@ def test_another_address_or_browser_is_another_visitor() -> None:
 
 @pytest.mark.parametrize(
     ("curve", "algorithm"),
-    [(SECP256R1, "ES256"), (SECP384R1, "ES384"), (SECP521R1, "ES512"), (SECP256K1, "ES256K")],
+    [
+        *((ec.SECP256R1, "ES256"), (ec.SECP384R1, "ES384")),
+        *((ec.SECP521R1, "ES512"), (ec.SECP256K1, "ES256K")),
+    ],
 )
-def test_a_token_of_any_curve_counts(curve: type[EllipticCurve], algorithm: str) -> None:
-    pair = generate_private_key(curve())
+def test_a_token_of_any_curve_counts(curve: type[ec.EllipticCurve], algorithm: str) -> None:
+    pair = ec.generate_private_key(curve())
     public = pair.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     found = make("user=bearer:sub", session_secret=public.decode())
     assert kind(found, request(f"Bearer {jwt.encode({'sub': 'ann'}, pair, algorithm)}")) == "user"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from inspect import Parameter, signature
 from operator import methodcaller
@@ -33,23 +33,32 @@ class Unspeakable:
 
 LAST = Sighting("ann", datetime(2026, 1, 5, tzinfo=UTC))
 NAN = float("nan")
+NO_TEXTS = ["", " ", "\n", b"\xff", Unspeakable()]
 # By question and argument: values that are none.
 WRONG: dict[tuple[str, str], list[Any]] = {
-    ("online", "limit"): ["x", "3", 1.5, True, NAN, [], b"1", 0],
+    ("online", "limit"): ["x", "3", 1.5, True, NAN, [], b"1", 0, -1],
     ("online", "before"): [
         *("ann", 5, ("ann", LAST.last_seen), Sighting(5, None), Sighting("a", "x")),  # type: ignore[arg-type]
         *(Sighting("\udcff", LAST.last_seen), LAST._replace(last_seen=datetime.min)),
     ],
-    ("count", "window"): [HUGE, NAN, "x", b"5m", [], object(), Decimal("nan")],
+    ("count", "window"): [
+        *(HUGE, NAN, "soon", b"5m", [600], object(), Decimal("nan"), "", "-5m", -5, 0, True, "x"),
+        *(timedelta(0), timedelta(-1), []),
+    ],
     ("count", "kind"): [b"user", 5, ["user"], {"user"}, Unspeakable()],
     ("history", "hours"): ["x", None, NAN, float("inf"), -1, 0, True, b"1"],
-    **{
-        (name, "id"): [None, b"\xff", ["a"], True, Unspeakable()]
-        for name in ("is_online", "last_seen")
-    },
-    **{(name, "id"): [Unspeakable()] for name in ("touch", "leave", "forget")},
+    **{(name, "id"): [None, *NO_TEXTS, ["a"], True] for name in ("is_online", "last_seen")},
+    **{(name, "id"): NO_TEXTS for name in ("touch", "leave", "forget")},
     ("online_among", "ids"): [None, 5, "ann", b"ann", [None], [["ann"]]],
     ("online_friends", "key"): [None, 5, b"\xff", "\udcff", ["a"]],
+}
+
+
+# By argument: what the error says.
+SAYS = {
+    "limit": "limit is .*: pass at least 1, or None for everyone",
+    "window": "window is .*90s, 10m, 24h or 30d",
+    "id": "an id is (.*: pass )?text that is not empty|an id is .*, which has no text",
 }
 
 
@@ -57,12 +66,16 @@ def settings_of(prefix: str, **given: Any) -> Settings:
     return timed_site.settings(f"memory://{prefix}", prefix, **given)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("name", "argument"), WRONG)
-def test_a_wrong_argument_is_a_query_error(prefix: str, name: str, argument: str) -> None:
-    presence = Presence(settings_of(prefix))
-    for value in WRONG[name, argument]:
-        with pytest.raises(QueryError):
-            getattr(presence, name)(**{argument: value})
+def test_a_wrong_argument_is_a_query_error(
+    prefix: str, name: str, argument: str, mode: str
+) -> None:
+    with timed_site.opened(settings_of(prefix), mode) as site:
+        for value in WRONG[name, argument]:
+            with pytest.raises(QueryError, match=SAYS.get(argument)) as refusal:
+                getattr(site.presence, name)(**{argument: value})
+            assert not isinstance(refusal.value, UnsupportedQuery)
 
 
 ANYTHING = st.one_of(

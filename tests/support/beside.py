@@ -1,0 +1,52 @@
+"""What happens beside a test: in calls that the package makes, in threads, in forked children."""
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+
+
+def on_call(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, happens: Callable[..., object]
+) -> None:
+    """Let something happen before each call of a function of `owner`, with its arguments."""
+    usual = getattr(owner, name)
+
+    @wraps(usual)
+    def call(*given: Any, **more: Any) -> Any:
+        happens(*given, **more)
+        return usual(*given, **more)
+
+    patch.setattr(owner, name, call)
+
+
+@contextmanager
+def in_thread(work: Callable[[], object]) -> Iterator[None]:
+    """Work in a thread, which must have ended soon after the block."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Work in a forked child, which must end without an error within some seconds."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends the child if it waits for a lock of its parent
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
