@@ -218,6 +218,26 @@ def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str
     assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
+ALONE = """
+import os
+
+hooks = []
+os.register_at_fork = lambda after_in_child=int, **_: hooks.append(after_in_child)
+from presence_middleware import Presence
+
+presence = Presence.from_env()
+for hook in hooks:
+    hook()
+print(len(hooks) > 1, presence.count())
+"""
+
+
+def test_a_child_may_call_the_last_hook_of_a_fork_alone(variables: dict[str, str]) -> None:
+    """As a worker of uWSGI with `--py-call-osafterfork`: an error would be in its log."""
+    done = run_program(ALONE, **variables)
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
+
+
 # Tasks and trio
 
 
