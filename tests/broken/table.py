@@ -734,6 +734,11 @@ exit-agrees-first: An exit that is out of time agrees on nothing.
 - driver.run(backend.layout.claim(now), deadline)
 + driver.run(backend.layout.claim(now))
 
+= redis/test_recorder.py::test_an_exit_that_is_out_of_time_leaves_the_upkeep_to_run_out
+exit-waits-to-give-up-the-upkeep: All recorders of a process end within two seconds, also at rest.
+- driver.run(self._lease.give_up(), deadline)
++ driver.run(self._lease.give_up())
+
 = redis/test_recorder.py
 limit-grows-with-each-write: While Redis is down, a bounded number of people wait, at any time.
 - self._in_flight, self._seen_again = {}, 0
