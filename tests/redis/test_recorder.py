@@ -288,14 +288,16 @@ def test_a_child_that_exits_does_not_write_for_its_parent(
     assert idle.stats().flushed == 1
 
 
+@pytest.mark.parametrize("method", ["start", "__init__"])
 def test_where_no_thread_can_start_a_request_writes_until_one_can(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    method: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """From Python 3.12 on, an isolated subinterpreter refuses to make a daemon thread at all."""
     worker = start(flush_interval="5s")
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
+        patch.setattr(threading.Thread, method, Mock(side_effect=RuntimeError("can't start")))
         worker.did("bob")
         worker.did("alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
