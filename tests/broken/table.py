@@ -815,6 +815,12 @@ each-byte-renews-the-timeout: A server that sends a byte now and then holds no r
 name-service-holds-readers: A slow name service holds no reader.
 - return look_up.result(None if seconds == math.inf else max(seconds, 0.0))
 + return look_up.result()
+exit-looks-up-a-known-host: A name service that hangs holds up no exit.
+- if name in _found and not main_thread().is_alive():
++ if False:
+looks-up-once-without-threads: A process without threads finds a Redis that has moved.
+- if name in _found and not main_thread().is_alive():
++ if name in _found:
 
 = redis/test_templates.py
 template-asks-in-the-event-loop: A template in the event loop is refused with the remedy.
