@@ -174,13 +174,16 @@ class Upkeep:
                 self._generation = health.generation
                 lock.release()
 
-    def give_up(self, driver: Driver) -> None:
-        """Let another process take the lease at once. Never raises."""
+    def give_up(self, driver: Driver, deadline: float = math.inf) -> None:
+        """Let another process take the lease at once. Never raises.
+
+        No round trip starts after `deadline`, by `time.monotonic()`: then the lease runs out.
+        """
         # A forked child has a copy of the lease, and exits without a round trip.
         if self._lease.pid == getpid() and self._lease.is_held and driver.health.is_well(""):
             self._look_at = -math.inf
             with suppress(PresenceError):
-                driver.run(self._lease.give_up())
+                driver.run(self._lease.give_up(), deadline)
 
     def _look(self, driver: Driver, stamp: float) -> None:
         """Take the lease or keep it, and do what is due."""

@@ -28,11 +28,18 @@ _OPTIONS: dict[str, Any] = {
 # A child that is forked while another thread imports a module could never import it. So a fork
 # waits for the import.
 _importing = threading.RLock()
+
+
+def _release_in_child() -> None:
+    with suppress(RuntimeError):  # uWSGI calls this hook alone, with --py-call-osafterfork
+        _importing.release()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_importing.acquire,
         after_in_parent=_importing.release,
-        after_in_child=_importing.release,
+        after_in_child=_release_in_child,
     )
 
 

@@ -14,7 +14,7 @@ import socket
 from concurrent.futures import Future
 from contextlib import suppress
 from ipaddress import ip_address
-from threading import Thread
+from threading import Thread, main_thread
 from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -26,6 +26,8 @@ from .limits import TimedSocket, remaining
 # connections to the same host wait for the same look-up. One that ends after their deadline still
 # serves the next connection.
 _look_ups: dict[tuple[int, str, int, int], Future[list[str]]] = {}
+# What the last look-up of each found.
+_found: dict[tuple[int, str, int, int], list[str]] = {}
 
 
 def addresses_of(host: str, port: int, family: int) -> list[str]:
@@ -46,7 +48,9 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
         def work() -> None:
             try:
                 results = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-                begun.set_result(list(dict.fromkeys(str(address[0]) for *_, address in results)))
+                found = list(dict.fromkeys(str(address[0]) for *_, address in results))
+                _found[name] = found
+                begun.set_result(found)
             except Exception as error:
                 begun.set_exception(error)
 
@@ -54,8 +58,12 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
             # The look-up of the system cannot be interrupted, so a thread of its own waits for it.
             Thread(target=work, name="presence-names", daemon=True).start()
         except RuntimeError:
-            # This process can start no more threads, for example while the interpreter exits.
-            work()
+            # This process can start no more threads, for example while the interpreter exits. A
+            # look-up could hold up the exit, which takes what is known.
+            if name in _found and not main_thread().is_alive():
+                begun.set_result(_found[name])
+            else:
+                work()
     seconds = remaining()
     try:
         return look_up.result(None if seconds == math.inf else max(seconds, 0.0))

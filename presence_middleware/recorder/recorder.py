@@ -357,7 +357,7 @@ class Recorder:
         if not self.flush(seconds):
             logs.warn("shutting down with %d sightings unwritten", self.people.pending)
         self.worker.stop(max(0.0, deadline - time.monotonic()))
-        self.backend.upkeep.give_up(self.writer.driver)
+        self.backend.upkeep.give_up(self.writer.driver, deadline)
 
     def stats(self) -> Stats:
         """Return the counters of this process. Does no I/O."""

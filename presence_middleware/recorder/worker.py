@@ -66,10 +66,14 @@ class Worker:
             if self.thread is None or not self.thread.is_alive():
                 self.thread, self.stopping = None, threading.Event()
                 if threads_run():
-                    thread = threading.Thread(
-                        target=self._run, args=(self.stopping,), name="presence-flush", daemon=True
-                    )
+                    # An isolated subinterpreter of Python 3.12 refuses to make a daemon thread.
                     with suppress(RuntimeError):
+                        thread = threading.Thread(
+                            target=self._run,
+                            args=(self.stopping,),
+                            name="presence-flush",
+                            daemon=True,
+                        )
                         thread.start()
                         self.thread = thread
             return self.thread

@@ -19,12 +19,12 @@ from typing import Any
 
 from ..backend import Backend
 from ..connections.drivers import Driver
-from ..connections.server import TRUSTED
+from ..connections.server import TRUSTED, ServerClock
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
-from ..stores.plan import CHUNK
+from ..stores.plan import CHUNK, to_microseconds
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
@@ -84,7 +84,7 @@ class Writer:
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
         self._agreement = Agreement(backend, resolver, hints)
-        self._lost = LostData(self._window)
+        self._lost = LostData(self._window, self._clock)
 
     def write(self, attempt: Attempt) -> None:
         """Write everything that waits, and note the outcome in `attempt`.
@@ -134,7 +134,7 @@ class Writer:
         plans: list[Plan[Any]] = [
             shard.write(
                 *_timed(parts[shard], low, high, self._window),
-                self._lost.note(shard, moment, stamp),
+                self._lost.note(shard, moment),
             )
             for shard in nodes
         ]
@@ -275,8 +275,6 @@ class LastWrite:
 
     moment: int
     """Microseconds since the epoch, by the server's clock."""
-    stamp: float
-    """The same by the recorder's clock."""
     checked: float
     """The last time at which the write was found in Redis, by the recorder's clock."""
 
@@ -288,41 +286,42 @@ class LastWrite:
 class LostData:
     """The last write of this process to each shard."""
 
-    def __init__(self, window: float) -> None:
-        """Forget writes after `window` seconds: then nothing of them must be there."""
+    def __init__(self, window: float, clock: ServerClock) -> None:
+        """Forget writes after `window` seconds: then nothing of them must be there.
+
+        These are seconds of the server, by `clock`. The recorder's clock stands still while the
+        machine sleeps, and who was online before must not be written as if it were now.
+        """
         self.process = secrets.token_hex(8)
         """The name of this process beside its writes."""
-        self._window = window
+        self._clock, self._most_age = clock, to_microseconds(window)
         self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
         self._writes: dict[Store, LastWrite] = {}
         self._generation = -1
 
-    def note(self, shard: Store, moment: int, stamp: float) -> Write:
-        """Return the note of a write to `shard` at `moment`, in microseconds since the epoch.
-
-        `stamp` is its time by the recorder's clock.
-        """
-        last = self._last(shard, stamp)
+    def note(self, shard: Store, moment: int) -> Write:
+        """Return the note of a write to `shard` at `moment`, in microseconds since the epoch."""
+        last = self._last(shard, moment)
         return Write(self.process, moment, None if last is None else last.moment)
 
     def answered(self, shard: Store, moment: int, stamp: float, previous: float | None) -> bool:
         """Remember a write that `shard` answered; return whether it had lost data before.
 
-        `moment` and `stamp` are those of `note`. `previous` is the write before it as the shard had
-        it, in seconds since the epoch, or None.
+        `moment` is that of `note`, and `stamp` the same by the recorder's clock. `previous` is the
+        write before it as the shard had it, in seconds since the epoch, or None.
         """
-        last = self._last(shard, stamp)
+        last = self._last(shard, moment)
         if last is not None and last.is_lost(previous):
             del self._writes[shard]  # the shard did not note this write
             self._generation = -1  # the other shards are checked when `find` is called next
             return True
-        self._writes[shard] = LastWrite(moment, stamp, stamp)
+        self._writes[shard] = LastWrite(moment, stamp)
         return False
 
-    def _last(self, shard: Store, stamp: float) -> LastWrite | None:
-        """Return the last write to `shard`, if it must still be there."""
+    def _last(self, shard: Store, moment: int) -> LastWrite | None:
+        """Return the last write to `shard`, if it must still be there at `moment`."""
         last = self._writes.get(shard)
-        return None if last is None or stamp - last.stamp > self._window else last
+        return None if last is None or moment - last.moment > self._most_age else last
 
     def find(self, driver: Driver, stamp: float) -> list[Store]:
         """Check the shards that were not checked lately; return the shards that lost data.
@@ -334,23 +333,27 @@ class LostData:
             self._generation = driver.health.generation
             for write in self._writes.values():
                 write.checked = -math.inf  # another server may answer
-        due, is_well, node_of = list[Store](), driver.health.is_well, driver.node_of
-        for shard, write in list(self._writes.items()):
-            if stamp - write.stamp > self._window:
-                del self._writes[shard]
-            elif stamp - write.checked >= self._check_every and is_well(node_of(shard.name)):
-                due.append(shard)
+        is_well, node_of = driver.health.is_well, driver.node_of
+        due = [
+            shard
+            for shard, write in self._writes.items()
+            if stamp - write.checked >= self._check_every and is_well(node_of(shard.name))
+        ]
         if not due:
             return []
         lost: list[Store] = []
         with suppress(PresenceUnavailable):  # these shards are asked again next time
+            driver.run(self._clock.synchronise())
+            moment = to_microseconds(self._clock.moment(stamp))
             plans = [shard.last_write(self.process) for shard in due]
             for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
                 if isinstance(stored, Exception):
                     continue
-                if self._writes[shard].is_lost(stored):
+                last = self._last(shard, moment)
+                if last is not None and not last.is_lost(stored):
+                    last.checked = stamp
+                    continue
+                del self._writes[shard]
+                if last is not None:
                     lost.append(shard)
-                    del self._writes[shard]
-                else:
-                    self._writes[shard].checked = stamp
         return lost

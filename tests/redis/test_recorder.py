@@ -22,7 +22,7 @@ from presence_middleware.connections.drivers import Driver
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
-from presence_middleware.stores import agree, moment_of
+from presence_middleware.stores import agree, keys, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
 from tests.support.backends import Server, client_of, send, wait_until
@@ -288,14 +288,16 @@ def test_a_child_that_exits_does_not_write_for_its_parent(
     assert idle.stats().flushed == 1
 
 
+@pytest.mark.parametrize("method", ["start", "__init__"])
 def test_where_no_thread_can_start_a_request_writes_until_one_can(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    method: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """From Python 3.12 on, an isolated subinterpreter refuses to make a daemon thread at all."""
     worker = start(flush_interval="5s")
     recorder = worker.recorder
     recorder.background = True
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start")))
+        patch.setattr(threading.Thread, method, Mock(side_effect=RuntimeError("can't start")))
         worker.did("bob")
         worker.did("alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
@@ -387,6 +389,17 @@ def test_an_exit_that_is_out_of_time_starts_no_round_trip(
     assert idle.stats().pending == 1
     assert backend.clock.is_trusted() == knows_the_time
     assert not backend.layout.is_agreed
+
+
+def test_an_exit_that_is_out_of_time_leaves_the_upkeep_to_run_out(
+    idle: Recorder, prefix: str
+) -> None:
+    """Else each recorder of a process would wait for a hung server, also with nothing to write."""
+    idle.run_once()
+    for seconds, is_taken in ((0.0, True), (2.0, False)):
+        idle.close(seconds)
+        left = idle.backend.driver.run(send("PTTL", keys.upkeep(prefix)))
+        assert (left > 0) == is_taken
 
 
 def test_an_exit_starts_no_server_and_logs_what_is_lost(

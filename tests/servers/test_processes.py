@@ -19,7 +19,7 @@ from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import in_loop
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.commands import run_program
 from tests.support.faults import hung
 from tests.support.process import Start
@@ -169,6 +169,23 @@ def test_the_server_is_asked_again_after_ten_seconds_and_if_another_may_answer()
     assert [is_asked(), is_asked()] == [True, False]
 
 
+def test_who_was_online_before_the_machine_slept_is_not_online_after_it(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its monotonic clock stands still, and another host cleans up its last write meanwhile."""
+    settings, true = by_header("memory://slept", prefix), time.time
+    recorder = Recorder(settings, background=False)
+    visit(recorder, "ann")
+    assert recorder.flush()
+    monkeypatch.setattr(time, "time", lambda: true() + 8 * 3600)
+    Recorder(settings, client=client_of(settings.redis_url), background=False).run_once()
+    recorder.health.lost_connection()
+    recorder.run_once()
+    visit(recorder, "bob")
+    assert recorder.flush()
+    assert [each.id for each in Presence(settings).online()] == ["bob"]
+
+
 # Forks
 
 
@@ -208,6 +225,26 @@ def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str
     """How children record, test_recorder.py shows, and uWSGI and `--preload` in test_servers.py."""
     done = run_program(IMPORTING, **variables)
     assert (done.stdout, done.stderr) == ("[] True\n", "")
+
+
+ALONE = """
+import os
+
+hooks = []
+os.register_at_fork = lambda after_in_child=int, **_: hooks.append(after_in_child)
+from presence_middleware import Presence
+
+presence = Presence.from_env()
+for hook in hooks:
+    hook()
+print(len(hooks) > 1, presence.count())
+"""
+
+
+def test_a_child_may_call_the_last_hook_of_a_fork_alone(variables: dict[str, str]) -> None:
+    """As a worker of uWSGI with `--py-call-osafterfork`: an error would be in its log."""
+    done = run_program(ALONE, **variables)
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
 
 
 # Tasks and trio
