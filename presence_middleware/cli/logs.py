@@ -24,8 +24,7 @@ from ..parsers import format_duration
 from ..presence import Presence
 from ..replay.files import GZIP, GrowingLog, Pipe, read_logs, size_of
 from ..replay.lines import FIELDS, Tally
-from ..replay.site import Follower, count_online
-from ..replay.timeline import Summary
+from ..replay.site import Follower, Summary, count_online
 from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
