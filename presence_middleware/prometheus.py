@@ -63,23 +63,20 @@ class PresenceCollector(Collector):
         # another scrape gets the counts of the last read.
         if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
+            presence, ask = self._presence, self._presence.backend.queries
+            kinds, announced = ask.settings.kinds, ask.settings.events
             try:
-                self._site = self._read_site()
+                seen = {kind: presence.run(ask.active_in_periods(kind)) for kind in kinds}
+                self._site = {
+                    "online": presence.counts(),
+                    "active": {(kind, each): n for kind in kinds for each, n in seen[kind].items()},
+                    "peak": {kind: peak.count for kind in kinds if (peak := presence.peak(kind))},
+                    "sweep_lag": {kind: presence.run(ask.sweep_lag(kind)) for kind in announced},
+                }
             except PresenceError:
                 self._site = {}
             self.next_read = time.monotonic() + READ_EVERY
         return self._families(self._site)
-
-    def _read_site(self) -> dict[str, Values]:
-        presence, queries = self._presence, self._presence.backend.queries
-        kinds, announced = queries.settings.kinds, queries.settings.events
-        active = {kind: presence.run(queries.active_in_periods(kind)) for kind in kinds}
-        return {
-            "online": presence.counts(),
-            "active": {(kind, each): active[kind][each] for kind in kinds for each in active[kind]},
-            "peak": {kind: peak.count for kind in kinds if (peak := presence.peak(kind))},
-            "sweep_lag": {kind: presence.run(queries.sweep_lag(kind)) for kind in announced},
-        }
 
     def _families(self, site: Mapping[str, Values]) -> Iterator[Metric]:
         """Yield all metrics. `site` is empty while Redis does not answer."""

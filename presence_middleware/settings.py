@@ -165,8 +165,7 @@ class Settings:
         return settings
 
     def __post_init__(self, names: Mapping[str, str] | None) -> None:
-        called = {setting.name: variable(setting.name) for setting in fields(self)}
-        called.update(names or {})
+        called = {each.name: variable(each.name) for each in fields(self)} | dict(names or {})
         problems = []
         for setting in fields(self):
             value = getattr(self, setting.name)

@@ -16,7 +16,7 @@ from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..parsers import format_duration
 from ..presence import Presence
 from ..queries import MAX_AMONG, is_text
-from ..stores import Batch, Command, Plan, Sample
+from ..stores import Batch, Plan, Sample
 from ..stores.plan import decoded, readable_texts
 from . import context, output
 from .output import Chart
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-# How to count and to read the members of a key, by its type.
-_READS: dict[str, tuple[str, Command]] = {
-    "set": ("SCARD", ("SMEMBERS",)),
-    "zset": ("ZCARD", ("ZRANGE", 0, -1)),
-}
+_COUNTS = {"set": "SCARD", "zset": "ZCARD"}  # the command that counts the members, by type
 HISTORY_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
@@ -84,17 +80,16 @@ def _members(key: str) -> Plan[list[str]]:
     if not is_text(key):
         raise QueryError(f"--among is {key!r}: pass the key of a set or sorted set, as text")
     (reply,) = yield Batch((("TYPE", key),))
-    if (kind := decoded(reply)) not in _READS:
+    if (kind := decoded(reply)) not in _COUNTS:
         state = "does not exist" if kind == "none" else f"is a {kind}"
         raise QueryError(f"--among {key!r} {state}: pass the key of a set or sorted set")
-    count, (read, *rest) = _READS[kind]
-    (size,) = yield Batch(((count, key),))
+    (size,) = yield Batch(((_COUNTS[kind], key),))
     if int(size) > MAX_AMONG:
         raise QueryError(
             f"--among {key!r} has {size} members: at most {MAX_AMONG} are possible; leave --among "
             "out, and choose in the program that reads the lines"
         )
-    (members,) = yield Batch(((read, key, *rest),))
+    (members,) = yield Batch((("ZUNION", 1, key),))  # also of a set
     return readable_texts(members)
 
 

@@ -37,18 +37,16 @@ Waker = Callable[[], object]
 class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
-    def __init__(self, *, is_over: bool = False) -> None:
-        self.is_over = is_over
+    is_over = False
 
 
 class Outage:
     """How long Redis has not answered."""
 
-    def __init__(self) -> None:
-        self.report: PresenceUnavailable | None = None
-        """What iterators have to raise once; None if there is nothing to report."""
-        self.since: float | None = None
-        """When Redis began not to answer, or was last reported; None while it answers."""
+    report: PresenceUnavailable | None = None
+    """What iterators have to raise once; None if there is nothing to report."""
+    since: float | None = None
+    """When Redis began not to answer, or was last reported; None while it answers."""
 
     def note(self, failure: Exception) -> bool:
         """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
