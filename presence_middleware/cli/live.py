@@ -18,8 +18,8 @@ from ..presence import Presence
 from ..queries import MAX_AMONG, is_text
 from ..stores import Batch, Plan, Sample
 from ..stores.plan import decoded, readable_texts
-from . import context, output
-from .output import Chart
+from . import context
+from .context import Chart
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -66,10 +66,10 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
                     continue
                 # `echo` flushes each line.
                 if as_json:
-                    click.echo(output.to_json(event._asdict()))
+                    click.echo(context.to_json(event._asdict()))
                     continue
                 state = "online" if event.online else "offline"
-                output.table((), [(event.at, event.kind, state, event.id)])
+                context.table((), [(event.at, event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,7 +115,7 @@ def watch(
     reader, kind = context.site_reader(kind_given)
     reader.backend.queries.kind(kind)  # fails at once if there is none
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
-    if output.is_terminal() and can_draw and not as_json:
+    if context.is_terminal() and can_draw and not as_json:
         draw(Screen(reader, window, kind, hours), interval)
     else:
         print_lines(reader, window, interval, as_json=as_json)
@@ -177,13 +177,13 @@ class Screen:
         state, style = ("Ctrl-C ends", "dim"), ""
         if self._outage is not None:
             since, error = self._outage
-            told = f"no answer since {since.astimezone():%H:%M:%S}: {output.printable(error)}"
+            told = f"no answer since {since.astimezone():%H:%M:%S}: {context.printable(error)}"
             # Counts from before an outage are dim.
             state, style = (told, "bold red"), "dim"
         yield line(f"{self._at.astimezone():%H:%M:%S}  ", state)
         for kind, count in self._counts.items():
             peak = self._peaks[kind]
-            highest = f"peak {peak.count}, {output.ago(peak.at)}" if peak.count else ""
+            highest = f"peak {peak.count}, {context.ago(peak.at)}" if peak.count else ""
             shown = f"{kind:>10}  ", (f"{count:<9}", "bold"), (highest, "dim")
             yield line(*shown, style=style)
         height = (options.height or console.height) - len(self._counts) - 3
@@ -206,14 +206,14 @@ def print_lines(reader: Presence, window: str | None, interval: float, *, as_jso
                 error = str(failure)
             if as_json:
                 answer = {"error": error} if error else {"counts": counts}
-                click.echo(output.to_json({"at": at, **answer}))
+                click.echo(context.to_json({"at": at, **answer}))
             else:
                 if bool(error) != is_outage:
                     # An outage is reported when it begins and when it ends.
                     click.echo(f"presence: {error or 'Redis answers again'}", err=True)
                     is_outage = not is_outage
                 for kind, count in counts.items():
-                    click.echo(f"{output.iso(at)}\t{kind}\t{count}")
+                    click.echo(f"{context.iso(at)}\t{kind}\t{count}")
             time.sleep(max(0.0, due - time.monotonic()))
 
 
@@ -223,7 +223,7 @@ def draw(screen: Screen, interval: float) -> None:
 
     context.exit_on_signals()
     # Without a thread, which would receive the signals that are blocked in this one.
-    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
+    live = Live(screen, console=context.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
         while True:
