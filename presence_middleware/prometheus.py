@@ -31,20 +31,14 @@ class PresenceCollector(Collector):
     A second collector needs a registry of its own, because the names of its metrics are the same.
     """
 
-    def __init__(self, recorder: Recorder | None = None, *, client: Any = None) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
         """Create a collector for `recorder`, by default that of the environment's settings.
 
-        Pass `middleware.recorder` if the middleware has settings of its own. `client` is a
-        synchronous `redis.Redis` to read with; by default, the recorder's connections are used.
-        This opens no connection. Raises `SettingsError` for invalid settings or a client that does
-        not fit them.
+        Pass `middleware.recorder` if the middleware has settings of its own. This opens no
+        connection. Raises `SettingsError` for invalid settings.
         """
         self._recorder = recorder_for() if recorder is None else recorder
-        self._presence = Presence(
-            self._recorder.settings,
-            client=client,
-            backend=self._recorder.backend if client is None else None,
-        )
+        self._presence = Presence(backend=self._recorder.backend)
         self._site: Mapping[str, Values] | None = None
         self.next_read = 0.0
         """The earliest time at which Redis is read again, by `time.monotonic()`."""
