@@ -221,7 +221,7 @@ def _source(path: str, since: float | None) -> GrowingLog | Pipe:
     with Path(path).open("rb") as log:
         if log.read(len(GZIP)) == GZIP:
             raise click.UsageError(f"{path} is compressed and will not grow: use presence replay")
-    return GrowingLog(path, since, _say)
+    return GrowingLog(path, since, _say, time.monotonic)
 
 
 class _Handler(WSGIRequestHandler):

@@ -23,6 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from ..connections import Clock
 from ..parsers import DAY
 from .lines import MAX_LINE, Line, Tally, parse
 
@@ -138,13 +139,9 @@ class GrowingLog:
     has_ended = False
 
     def __init__(
-        self,
-        path: str,
-        since: float | None = None,
-        report: Callable[[str], object] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, path: str, since: float | None, report: Callable[[str], object], monotonic: Clock
     ) -> None:
-        """Begin with the lines since a time in seconds since the epoch, by default at the end.
+        """Begin with the lines since a time in seconds since the epoch; None: at the end.
 
         Call `report` if a file after a rotation cannot be opened. Raises `OSError` if the first
         cannot.

@@ -111,18 +111,13 @@ def _parse_text(line: bytes) -> Line | None:
         at = _minute_seconds(minute, zone) + int(second)
     except ValueError:  # such as the 31st of February
         return None
-    fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
-    return _line_of(at, status, fields, _unescaped)
+    written = map(_unescaped, (address, method, target, user, referer, agent))
+    return _line_of(at, status, dict(zip(FIELDS, written, strict=True)))
 
 
-def _line_of(
-    at: int, status: str, fields: dict[str, str], unescaped: Callable[[str], str] = str
-) -> Line:
-    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
-
-    `unescaped` removes the escapes that the format has in its fields.
-    """
-    environ = {key: unescaped(written) for key, written in fields.items() if written not in _ABSENT}
+def _line_of(at: int, status: str, fields: dict[str, str]) -> Line:
+    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path."""
+    environ = {key: text for key, text in fields.items() if text not in _ABSENT}
     path = environ.get("PATH_INFO", "-").partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.

@@ -10,10 +10,11 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
+from ..connections import Clock
 from ..identity.ids import Who
 from ..people import People
 from ..recorder import Recorder
@@ -188,12 +189,7 @@ class Summary:
 class Follower(Visitors):
     """Records lines of a log by their own time. Nothing is written until `write` is called."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        tally: Tally,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, tally: Tally, clock: Clock | None = None) -> None:
         """Record by `settings`. The `tally` counts lines that are old, or of the future.
 
         `clock` replaces the clocks of this host and of the server. Raises `SettingsError` as
