@@ -116,7 +116,12 @@ def replay(
             f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
         )
         _print_charts(summary)
-    _print_uncounted(tally)
+    for reason, sentence in WHY_UNCOUNTED.items():
+        if lines := tally.odd[reason]:
+            said = sentence.format(example=tally.example)
+            _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")
+    for path, reason in tally.broken.items():
+        _say(f"{context.printable(path)} ends early: {reason}")
     if chart:
         chart.write(summary.chart())
     # Flushed here, where a closed pipe ends the command without an error.
@@ -133,15 +138,6 @@ def _print_charts(summary: Summary) -> None:
         samples = [Sample(moment_of(at), counts[place]) for at, counts in points]
         end = samples[-1].at + timedelta(seconds=summary.step)
         context.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
-
-
-def _print_uncounted(tally: Tally) -> None:
-    for reason, sentence in WHY_UNCOUNTED.items():
-        if lines := tally.odd[reason]:
-            said = sentence.format(example=tally.example)
-            _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")
-    for path, reason in tally.broken.items():
-        _say(f"{context.printable(path)} ends early: {reason}")
 
 
 def blind_rules(settings: Settings) -> list[str]:
