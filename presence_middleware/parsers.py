@@ -146,10 +146,7 @@ board_token = matching(
 def listed(
     pattern: str, form: str, **words: tuple[str, ...]
 ) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of a list of what matches `pattern`, each item once.
-
-    One of `words` alone has its value.
-    """
+    """Return a parser of a list of what matches `pattern`; one of `words` alone has its value."""
     match = re.compile(pattern, re.DOTALL).fullmatch
 
     def parse(value: object) -> tuple[str, ...]:
@@ -158,7 +155,7 @@ def listed(
             return known
         if not all(map(match, given)):
             raise ValueError(form)
-        return tuple(dict.fromkeys(given))
+        return tuple(given)
 
     return parse
 
@@ -175,7 +172,12 @@ _EXCLUDE = (
 )
 _excluded = listed(r"(!\s*)?[/*].*", _EXCLUDE, none=())
 _added = listed(r"[+!]\s*[/*].*", _EXCLUDE)
-names = listed(r"(?a:[A-Za-z][\w-]*)", "kinds such as user, or user, guest")
+_names = listed(r"(?a:[A-Za-z][\w-]*)", "kinds such as user, or user, guest")
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Return the names of kinds, each once."""
+    return tuple(dict.fromkeys(_names(value)))
 
 
 def exclude(value: object) -> tuple[str, ...]:
