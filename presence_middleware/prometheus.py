@@ -92,15 +92,14 @@ class PresenceCollector(Collector):
         if settings.events:
             late = "How late it is announced that users have gone."
             yield gauge("sweep_lag_seconds", late, site.get("sweep_lag", {}))
+            yield counter("came", "Users who were announced to have come online.", stats.came)
+            yield counter("went", "Users who were announced to have gone offline.", stats.went)
         yield counter("sightings_recorded", "Sightings, one for each visit.", stats.recorded)
         merged = "Sightings that were merged with a waiting one."
         yield counter("sightings_coalesced", merged, stats.coalesced)
         yield counter("sightings_flushed", "Sightings that were written.", stats.flushed)
         dropped = dict.fromkeys(get_args(Reason), 0) | stats.dropped
         yield counter("sightings_dropped", "Sightings that were not written.", dropped, ("reason",))
-        if settings.events:
-            yield counter("came", "Users who were announced to have come online.", stats.came)
-            yield counter("went", "Users who were announced to have gone offline.", stats.went)
 
 
 def _metric(
