@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -58,18 +57,17 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
     context.exit_on_signals()
     try:
         with reader.events(kind, among=ids, name=name) as stream:
-            while True:
+            while not stream.is_ended:
                 try:
-                    event = next(stream)
+                    for event in stream:
+                        # `echo` flushes each line.
+                        if as_json:
+                            click.echo(context.to_json(event._asdict()))
+                        else:
+                            state = "online" if event.online else "offline"
+                            context.table((), [(event.at, event.kind, state, event.id)])
                 except EventsLost as error:
                     click.echo(f"presence: {error}", err=True)
-                    continue
-                # `echo` flushes each line.
-                if as_json:
-                    click.echo(context.to_json(event._asdict()))
-                    continue
-                state = "online" if event.online else "offline"
-                context.table((), [(event.at, event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -114,6 +112,7 @@ def watch(
     """
     reader, kind = context.site_reader(kind_given)
     reader.backend.queries.kind(kind)  # fails at once if there is none
+    context.exit_on_signals()
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
     if context.is_terminal() and can_draw and not as_json:
         draw(Screen(reader, window, kind, hours), interval)
@@ -194,34 +193,32 @@ class Screen:
 
 
 def print_lines(reader: Presence, window: str | None, interval: float, *, as_json: bool) -> None:
-    """Print readings until Ctrl-C, which is how the command is meant to end."""
+    """Print readings until Ctrl-C."""
     is_outage = False
-    with suppress(KeyboardInterrupt):
-        while True:
-            at, due = datetime.now(UTC), time.monotonic() + interval
-            counts, error = dict[str, int](), ""
-            try:
-                counts = reader.counts(window=window)
-            except PresenceUnavailable as failure:
-                error = str(failure)
-            if as_json:
-                answer = {"error": error} if error else {"counts": counts}
-                click.echo(context.to_json({"at": at, **answer}))
-            else:
-                if bool(error) != is_outage:
-                    # An outage is reported when it begins and when it ends.
-                    click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                    is_outage = not is_outage
-                for kind, count in counts.items():
-                    click.echo(f"{context.iso(at)}\t{kind}\t{count}")
-            time.sleep(max(0.0, due - time.monotonic()))
+    while True:
+        at, due = datetime.now(UTC), time.monotonic() + interval
+        counts, error = dict[str, int](), ""
+        try:
+            counts = reader.counts(window=window)
+        except PresenceUnavailable as failure:
+            error = str(failure)
+        if as_json:
+            answer = {"error": error} if error else {"counts": counts}
+            click.echo(context.to_json({"at": at, **answer}))
+        else:
+            if bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for kind, count in counts.items():
+                click.echo(f"{context.iso(at)}\t{kind}\t{count}")
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 def draw(screen: Screen, interval: float) -> None:
     """Show readings until Ctrl-C."""
     from rich.live import Live
 
-    context.exit_on_signals()
     # Without a thread, which would receive the signals that are blocked in this one.
     live = Live(screen, console=context.console(), screen=True, auto_refresh=False)
     try:
