@@ -23,10 +23,8 @@ PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
 LAG_SECONDS = 3.0
 
-Parse = Callable[[object], Any]
 
-
-def _setting(parse: Parse, default: str = "", *, secret: bool = False) -> Any:
+def _setting(parse: Callable[[object], Any], default: str = "", *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse})
 
 

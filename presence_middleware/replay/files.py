@@ -27,7 +27,6 @@ from ..connections import Clock
 from ..parsers import DAY
 from .lines import MAX_LINE, Line, Tally, parse
 
-BUFFER = 1 << 16  # bytes
 AHEAD = DAY
 FOLLOWING = 100  # lines that are compared, if the log has as many left
 SEVERAL = 10  # lines that must agree with a line of the future
@@ -66,7 +65,7 @@ def read_logs(
 
 def _read_log(path: str, tally: Tally, report: Callable[[int], object]) -> Iterator[Line]:
     try:
-        with io.BufferedReader(CountedFile(path, report), BUFFER) as stored:
+        with io.BufferedReader(CountedFile(path, report), READ_BYTES) as stored:
             is_packed = stored.peek(len(GZIP)).startswith(GZIP)
             file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
             # Of a truncated gzip, this reads all lines before the end.
