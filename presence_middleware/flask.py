@@ -122,8 +122,7 @@ def _begin(keys: Sequence[str], *_: object) -> None:
 
 def _settle(response: Response) -> Response:
     """Note the user who is logged in after the view, while everything is still loaded."""
-    context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
-    visit: Visit | None = context.request.environ.get(VISIT)
+    visit: Visit | None = request.environ.get(VISIT)
     state: Any = {} if visit is None else visit.state
     login = state.get(USER)
     if visit is None or not isinstance(login, Login):

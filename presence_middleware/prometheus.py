@@ -31,20 +31,14 @@ class PresenceCollector(Collector):
     A second collector needs a registry of its own, because the names of its metrics are the same.
     """
 
-    def __init__(self, recorder: Recorder | None = None, *, client: Any = None) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
         """Create a collector for `recorder`, by default that of the environment's settings.
 
-        Pass `middleware.recorder` if the middleware has settings of its own. `client` is a
-        synchronous `redis.Redis` to read with; by default, the recorder's connections are used.
-        This opens no connection. Raises `SettingsError` for invalid settings or a client that does
-        not fit them.
+        Pass `middleware.recorder` if the middleware has settings of its own. This opens no
+        connection. Raises `SettingsError` for invalid settings.
         """
         self._recorder = recorder_for() if recorder is None else recorder
-        self._presence = Presence(
-            self._recorder.settings,
-            client=client,
-            backend=self._recorder.backend if client is None else None,
-        )
+        self._presence = Presence(backend=self._recorder.backend)
         self._site: Mapping[str, Values] | None = None
         self.next_read = 0.0
         """The earliest time at which Redis is read again, by `time.monotonic()`."""
@@ -63,23 +57,20 @@ class PresenceCollector(Collector):
         # another scrape gets the counts of the last read.
         if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
+            presence, ask = self._presence, self._presence.backend.queries
+            kinds, announced = ask.settings.kinds, ask.settings.events
             try:
-                self._site = self._read_site()
+                seen = {kind: presence.run(ask.active_in_periods(kind)) for kind in kinds}
+                self._site = {
+                    "online": presence.counts(),
+                    "active": {(kind, each): n for kind in kinds for each, n in seen[kind].items()},
+                    "peak": {kind: peak.count for kind in kinds if (peak := presence.peak(kind))},
+                    "sweep_lag": {kind: presence.run(ask.sweep_lag(kind)) for kind in announced},
+                }
             except PresenceError:
                 self._site = {}
             self.next_read = time.monotonic() + READ_EVERY
         return self._families(self._site)
-
-    def _read_site(self) -> dict[str, Values]:
-        presence, queries = self._presence, self._presence.backend.queries
-        kinds, announced = queries.settings.kinds, queries.settings.events
-        active = {kind: presence.run(queries.active_in_periods(kind)) for kind in kinds}
-        return {
-            "online": presence.counts(),
-            "active": {(kind, each): active[kind][each] for kind in kinds for each in active[kind]},
-            "peak": {kind: peak.count for kind in kinds if (peak := presence.peak(kind))},
-            "sweep_lag": {kind: presence.run(queries.sweep_lag(kind)) for kind in announced},
-        }
 
     def _families(self, site: Mapping[str, Values]) -> Iterator[Metric]:
         """Yield all metrics. `site` is empty while Redis does not answer."""
@@ -101,15 +92,14 @@ class PresenceCollector(Collector):
         if settings.events:
             late = "How late it is announced that users have gone."
             yield gauge("sweep_lag_seconds", late, site.get("sweep_lag", {}))
+            yield counter("came", "Users who were announced to have come online.", stats.came)
+            yield counter("went", "Users who were announced to have gone offline.", stats.went)
         yield counter("sightings_recorded", "Sightings, one for each visit.", stats.recorded)
         merged = "Sightings that were merged with a waiting one."
         yield counter("sightings_coalesced", merged, stats.coalesced)
         yield counter("sightings_flushed", "Sightings that were written.", stats.flushed)
         dropped = dict.fromkeys(get_args(Reason), 0) | stats.dropped
         yield counter("sightings_dropped", "Sightings that were not written.", dropped, ("reason",))
-        if settings.events:
-            yield counter("came", "Users who were announced to have come online.", stats.came)
-            yield counter("went", "Users who were announced to have gone offline.", stats.went)
 
 
 def _metric(

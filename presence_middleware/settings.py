@@ -23,10 +23,8 @@ PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
 LAG_SECONDS = 3.0
 
-Parse = Callable[[object], Any]
 
-
-def _setting(parse: Parse, default: str = "", *, secret: bool = False) -> Any:
+def _setting(parse: Callable[[object], Any], default: str = "", *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse})
 
 
@@ -165,8 +163,7 @@ class Settings:
         return settings
 
     def __post_init__(self, names: Mapping[str, str] | None) -> None:
-        called = {setting.name: variable(setting.name) for setting in fields(self)}
-        called.update(names or {})
+        called = {each.name: variable(each.name) for each in fields(self)} | dict(names or {})
         problems = []
         for setting in fields(self):
             value = getattr(self, setting.name)

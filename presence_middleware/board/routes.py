@@ -4,10 +4,13 @@ import hmac
 import math
 import re
 from base64 import b64decode
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from importlib.resources import files
+from operator import itemgetter
 from string import Template
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -19,16 +22,18 @@ from ..errors import QueryError
 from ..events import cursor_of
 from ..identity.ids import normalize_id
 from ..parsers import format_duration
+from ..queries import Queries
 from ..request import Request, WsgiRequest
-from ..stores import Plan, Sighting, moment_of
+from ..stores import Batch, Plan, Sighting, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
-from ..svg import WIDTH
-from . import Query, Response, content, facts, history, parameters, problem, to_json
+from ..stores.plan import chunks, decoded
+from ..svg import WIDTH, Series, draw
+from . import Query, Response, content, facts, iso, parameters, problem, to_json
 from .cache import Cache, SharedRead
-from .history import REVALIDATED
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
+REVALIDATED = "private, no-cache"
 NEVER_STORED = "no-store"  # for answers with ids
 EMBEDDED = "public, max-age=3600"
 SCRIPT = "text/javascript; charset=utf-8"
@@ -39,6 +44,18 @@ MAX_LISTED = 100  # ids of a kind
 SAMPLED = 10.0  # seconds that a peak is shared, because it changes once a minute at most
 # A chart is drawn in few widths, in pixels, and a browser scales it to the width of the page.
 MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
+MAX_POINTS = 1500  # of a history as JSON
+MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond
+# In minutes. Either they divide a day or a day divides them, so each begins where a day does. The
+# last is for charts of the longest history that can be stored, which is ten years.
+STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 11520)
+SHARED = 10.0  # cache time in seconds for each minute of a step
+# Of a round trip. An event loop parses so many points at once, and the server picks them at once.
+POINTS_A_TRIP = 360
+COMMANDS_A_TRIP = 16
+MIN_GAP = 5  # minutes without samples that interrupt the line of a chart
+MAX_RESPONSES = 64  # of different histories, hours, sizes and clocks
+_HIGHEST = files(__package__).joinpath("highest.lua").read_text("utf-8")
 
 
 class Board:
@@ -154,19 +171,17 @@ class Board:
         """
         kind, stored = self._kind(query), math.ceil(self._settings.history / 3600)
         hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
-        most, finish = history.MAX_POINTS, partial(history.as_json, hours=hours)
+        most, finish = MAX_POINTS, partial(as_json, hours=hours)
         if is_chart:
             width = round(_number(query, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
             offset = _number(query, "offset", 0, 1 - MINUTES_A_DAY, MINUTES_A_DAY - 1)
             colour = self._kinds.index(kind)
-            most = history.MAX_CHART_POINTS
-            finish = partial(
-                history.as_chart, hours=hours, width=width, offset=offset, colour=colour
-            )
-        step = history.step_for(hours, most)
-        plan = history.read_history(self._ask, kind, step)
-        return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
+            most = MAX_CHART_POINTS
+            finish = partial(as_chart, hours=hours, width=width, offset=offset, colour=colour)
+        step = step_for(hours, most)
+        plan = read_history(self._ask, kind, step)
+        return SharedRead("history", (kind, step), plan, SHARED * step, finish)
 
     def _of_kind(
         self, read: Callable[[str], Plan[Response]], query: Query, seconds: float = 1.0
@@ -240,6 +255,93 @@ class Board:
         return self._ask.kind(_first(query, "kind") or None)
 
 
+def step_for(hours: int, most: int) -> int:
+    """Return the shortest step, in minutes, in which `hours` have at most `most` points."""
+    # The first and the last point may be cut.
+    return next((step for step in STEPS if hours * 60 <= (most - 1) * step), STEPS[-1])
+
+
+@dataclass(eq=False)
+class HighestMinutes:
+    """The highest minutes of a kind, of which each reader is sent those of the last hours."""
+
+    kind: str
+    step: int
+    """In minutes."""
+    now: int
+    """When it was read, in seconds since the epoch; a full minute."""
+    points: list[tuple[int, int, str]]
+    """Oldest first: the time, the count, and the time as text."""
+
+    def last(self, hours: int) -> list[tuple[int, int, str]]:
+        """Return the points of the last hours."""
+        return self.points[bisect_right(self.points, self.now - hours * 3600, key=itemgetter(0)) :]
+
+
+def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
+    """Read the highest minute of each step of a kind, at most `MAX_POINTS`.
+
+    A day has 1,440 minutes, and a chart shows no more than some hundred points. A longer history is
+    read in steps of several minutes. The point of a step is its highest minute, so no peak
+    disappears. The server picks these minutes: to send and parse all 527,040 of a year takes this
+    process seventy times as long.
+
+    `step` is in minutes. Of equal minutes, the first is the highest. A step without samples has no
+    point.
+    """
+    prefix, keep = ask.settings.prefix, ask.settings.history
+    now = yield from ask.clock.now()
+    last = keys.minute_of(now)
+    oldest = 1 + max(last - (MAX_POINTS - 1) * step, keys.minute_of(now - keep))
+    start = -(-oldest // step) * step  # where a step begins
+    # By the number of the step, because a step may be several days.
+    points: dict[int, tuple[int, int, str]] = {}
+    days: list[tuple[int, int, int]] = []  # each with a first and a last minute
+    while start <= last:
+        day, minute = divmod(start, MINUTES_A_DAY)
+        size = min(POINTS_A_TRIP * step, MINUTES_A_DAY - minute, last + 1 - start)
+        days.append((day, minute, minute + size - 1))
+        start += size
+    for trip in chunks(days, min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // MINUTES_A_DAY))):
+        replies = yield Batch(
+            tuple(
+                ("EVAL", _HIGHEST, 1, keys.history(prefix, kind, day), step, *minutes)
+                for day, *minutes in trip
+            )
+        )
+        for (day, *_), reply in zip(trip, replies, strict=True):
+            midnight = day * MINUTES_A_DAY * keys.MINUTE
+            numbers = list(map(int, decoded(reply).split()))
+            for minute, count in zip(numbers[::2], numbers[1::2], strict=True):
+                at, place = midnight + minute * keys.MINUTE, (day * MINUTES_A_DAY + minute) // step
+                if place not in points or count > points[place][1]:
+                    points[place] = at, count, iso(moment_of(at))
+    return HighestMinutes(kind, step, last * keys.MINUTE, [*points.values()])
+
+
+@lru_cache(maxsize=MAX_RESPONSES)
+def as_json(history: HighestMinutes, hours: int) -> Response:
+    """Return the response with the last hours of a history."""
+    samples = [(at, count) for _, count, at in history.last(hours)]
+    step = history.step * keys.MINUTE
+    return facts({"kind": history.kind, "step": step, "samples": samples}, REVALIDATED)
+
+
+@lru_cache(maxsize=MAX_RESPONSES)
+def as_chart(history: HighestMinutes, hours: int, width: int, offset: int, colour: int) -> Response:
+    """Return the response with a chart of the last hours of a history.
+
+    `width` is in pixels. `offset` is how many minutes the reader's clock is ahead of UTC. `colour`
+    is the number of the line's colour.
+    """
+    points, end = [(at, count) for at, count, _ in history.last(hours)], history.now
+    peak = max(points, key=itemgetter(1), default=None)
+    line = Series(history.kind, points, peak if peak and peak[1] else None, colour)
+    gap = max(MIN_GAP, 2 * history.step) * keys.MINUTE
+    body = draw([line], end - hours * 3600, end, gap=gap, width=width, offset=offset)
+    return content("image/svg+xml", body.encode(), REVALIDATED)
+
+
 def refusal(token: str, authorization: str | None) -> Response | None:
     """Return the response that refuses a reader; None if the reader has the token.
 
@@ -249,13 +351,12 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     if not token:
         return problem(403, "listing people is disabled; set PRESENCE_BOARD_TOKEN to enable it")
     scheme, _, credentials = (authorization or "").partition(" ")
-    secret = credentials.strip().encode("utf-8", "surrogateescape")
+    given = credentials.strip().encode("utf-8", "surrogateescape")
     is_bearer = scheme.lower() == "bearer"
+    secret = given if is_bearer else b""
     if not is_bearer:
-        try:
-            secret = b64decode(secret, validate=True).partition(b":")[2]
-        except ValueError:
-            secret = b""
+        with suppress(ValueError):
+            secret = b64decode(given, validate=True).partition(b":")[2]
     if hmac.compare_digest(secret, token.encode()):
         return None
     # With Basic, a browser shows a dialog for the token. A script that sent a bearer token has a

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import click
@@ -18,11 +17,10 @@ from ..explain import environ_of, explain
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import MAX_HISTORY_HOURS, PERIODS
-from . import context, output
-from .context import Report
+from . import context
+from .context import Chart, Report
 from .live import events, watch
 from .logs import follow, replay
-from .output import Chart
 
 STATUS = """\b
 Exit status:
@@ -70,7 +68,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
     Who is in a room is sorted by id.
     """
     found = reader.online(kind, window=window, limit=limit, room=room)
-    rows = [(id, output.brief_age(moment)) if moment else (id,) for id, moment in found]
+    rows = [(id, context.brief_age(moment)) if moment else (id,) for id, moment in found]
     return Report({"online": [each._asdict() for each in found]}, rows, (kind, "last seen"))
 
 
@@ -108,7 +106,7 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
         if remaining <= 0:
             raise failure or click.exceptions.Exit(context.NO)
         if number != shown:
-            output.remark(f"{number} online")
+            context.remark(f"{number} online")
             shown = number
         time.sleep(min(ASK_EVERY, remaining))
         try:
@@ -131,7 +129,7 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     for id, moment in moments.items():
         state = "online" if id in online else "offline" if moment else "never seen"
         people.append({"id": id, "online": id in online, "last_seen": moment})
-        rows.append((id, state, output.ago(moment), moment) if moment else (id, state))
+        rows.append((id, state, context.ago(moment), moment) if moment else (id, state))
     if len(ids) == 1:
         return Report(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -154,7 +152,7 @@ def leave(id: str, kind_given: str | None) -> None:
     """Take ID offline at once, as a logout does."""
     reader, kind = context.site_reader(kind_given)
     reader.leave(id, kind)
-    output.remark(f"{kind} {id} is offline.")
+    context.remark(f"{kind} {id} is offline.")
 
 
 @presence.command(params=[context.id_argument, context.kind_option])
@@ -162,10 +160,10 @@ def leave(id: str, kind_given: str | None) -> None:
 def forget(id: str, kind_given: str | None, yes: bool) -> None:
     """Erase ID and when it was last seen."""
     reader, kind = context.site_reader(kind_given)
-    name = f"{kind} {output.printable(id)}"
+    name = f"{kind} {context.printable(id)}"
     context.confirm(f"Erase {name}, and when they were last seen?", yes)
     reader.forget(id, kind)
-    output.remark(f"{name} is erased.")
+    context.remark(f"{name} is erased.")
 
 
 @presence.command(params=[context.kind_option])
@@ -182,7 +180,7 @@ def history(reader: Presence, kind: str, hours: float) -> Report:
     rows = ((sample.at, sample.count) for sample in samples)
     now = datetime.now(UTC)
     chart = Chart(samples, now - timedelta(hours=hours), now, _CHART_LINES)
-    return Report({"samples": list(map(asdict, samples))}, rows, draw=partial(output.draw, chart))
+    return Report({"samples": list(map(asdict, samples))}, rows, picture=chart)
 
 
 @presence.command(params=[context.kind_option])
@@ -195,13 +193,13 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Report:
     Exit with 1 if nothing is recorded.
     """
     if reset:
-        context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
+        context.confirm(f"Forget the peak of {context.printable(kind)}?", yes)
         reader.reset_peak(kind)
     highest = None if reset else reader.peak(kind)
     if highest is not None:
-        return Report(asdict(highest), [(highest.count, output.ago(highest.at), highest.at)])
+        return Report(asdict(highest), [(highest.count, context.ago(highest.at), highest.at)])
     text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
-    return Report({"count": None, "at": None}, is_yes=reset, draw=partial(output.line, text))
+    return Report({"count": None, "at": None}, is_yes=reset, picture=text)
 
 
 @presence.command()
@@ -236,13 +234,13 @@ def doctor(settings: bool, as_json: bool) -> None:
         raise click.ClickException(str(error)) from error
     if not as_json:
         for name, each in effective.items():
-            output.line(f"      {name}={each['value']} ({each['from']})")
+            context.line(f"      {name}={each['value']} ({each['from']})")
     # Each finding is printed as soon as its check has run.
     reports = []
     for finding in findings:
         reports.append(finding._asdict())
         if not as_json:
-            output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
+            context.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
     answer = {"is_right": is_right, "settings": effective, "findings": reports}
     context.show(Report(answer, is_yes=is_right), as_json=as_json)
@@ -281,15 +279,15 @@ def explain_command(
         raise click.UsageError(f"the request cannot be read: {error}") from error
     answer = explain(context.site_settings(), environ)
     if as_json:
-        output.document(answer)
+        context.document(answer)
         return
-    output.line(answer["request"])
+    context.line(answer["request"])
     width = max(len(rule["name"]) for rule in answer["rules"])
     for number, rule in enumerate(answer["rules"], 1):
-        output.line(f"{number} {rule['name']:{width}}  {rule['result']}")
-    output.line(answer["conclusion"], "bold")
+        context.line(f"{number} {rule['name']:{width}}  {rule['result']}")
+    context.line(answer["conclusion"], "bold")
     for hint in answer["hints"]:
-        output.line(hint)
+        context.line(hint)
 
 
 @presence.command()

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -16,20 +15,16 @@ from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..parsers import format_duration
 from ..presence import Presence
 from ..queries import MAX_AMONG, is_text
-from ..stores import Batch, Command, Plan, Sample
+from ..stores import Batch, Plan, Sample
 from ..stores.plan import decoded, readable_texts
-from . import context, output
-from .output import Chart
+from . import context
+from .context import Chart
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-# How to count and to read the members of a key, by its type.
-_READS: dict[str, tuple[str, Command]] = {
-    "set": ("SCARD", ("SMEMBERS",)),
-    "zset": ("ZCARD", ("ZRANGE", 0, -1)),
-}
+_COUNTS = {"set": "SCARD", "zset": "ZCARD"}  # the command that counts the members, by type
 HISTORY_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
@@ -62,18 +57,17 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
     context.exit_on_signals()
     try:
         with reader.events(kind, among=ids, name=name) as stream:
-            while True:
+            while not stream.is_ended:
                 try:
-                    event = next(stream)
+                    for event in stream:
+                        # `echo` flushes each line.
+                        if as_json:
+                            click.echo(context.to_json(event._asdict()))
+                        else:
+                            state = "online" if event.online else "offline"
+                            context.table((), [(event.at, event.kind, state, event.id)])
                 except EventsLost as error:
                     click.echo(f"presence: {error}", err=True)
-                    continue
-                # `echo` flushes each line.
-                if as_json:
-                    click.echo(output.to_json(event._asdict()))
-                    continue
-                state = "online" if event.online else "offline"
-                output.table((), [(event.at, event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,17 +78,16 @@ def _members(key: str) -> Plan[list[str]]:
     if not is_text(key):
         raise QueryError(f"--among is {key!r}: pass the key of a set or sorted set, as text")
     (reply,) = yield Batch((("TYPE", key),))
-    if (kind := decoded(reply)) not in _READS:
+    if (kind := decoded(reply)) not in _COUNTS:
         state = "does not exist" if kind == "none" else f"is a {kind}"
         raise QueryError(f"--among {key!r} {state}: pass the key of a set or sorted set")
-    count, (read, *rest) = _READS[kind]
-    (size,) = yield Batch(((count, key),))
+    (size,) = yield Batch(((_COUNTS[kind], key),))
     if int(size) > MAX_AMONG:
         raise QueryError(
             f"--among {key!r} has {size} members: at most {MAX_AMONG} are possible; leave --among "
             "out, and choose in the program that reads the lines"
         )
-    (members,) = yield Batch(((read, key, *rest),))
+    (members,) = yield Batch((("ZUNION", 1, key),))  # also of a set
     return readable_texts(members)
 
 
@@ -119,8 +112,9 @@ def watch(
     """
     reader, kind = context.site_reader(kind_given)
     reader.backend.queries.kind(kind)  # fails at once if there is none
+    context.exit_on_signals()
     can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
-    if output.is_terminal() and can_draw and not as_json:
+    if context.is_terminal() and can_draw and not as_json:
         draw(Screen(reader, window, kind, hours), interval)
     else:
         print_lines(reader, window, interval, as_json=as_json)
@@ -182,13 +176,13 @@ class Screen:
         state, style = ("Ctrl-C ends", "dim"), ""
         if self._outage is not None:
             since, error = self._outage
-            told = f"no answer since {since.astimezone():%H:%M:%S}: {output.printable(error)}"
+            told = f"no answer since {since.astimezone():%H:%M:%S}: {context.printable(error)}"
             # Counts from before an outage are dim.
             state, style = (told, "bold red"), "dim"
         yield line(f"{self._at.astimezone():%H:%M:%S}  ", state)
         for kind, count in self._counts.items():
             peak = self._peaks[kind]
-            highest = f"peak {peak.count}, {output.ago(peak.at)}" if peak.count else ""
+            highest = f"peak {peak.count}, {context.ago(peak.at)}" if peak.count else ""
             shown = f"{kind:>10}  ", (f"{count:<9}", "bold"), (highest, "dim")
             yield line(*shown, style=style)
         height = (options.height or console.height) - len(self._counts) - 3
@@ -199,36 +193,34 @@ class Screen:
 
 
 def print_lines(reader: Presence, window: str | None, interval: float, *, as_json: bool) -> None:
-    """Print readings until Ctrl-C, which is how the command is meant to end."""
+    """Print readings until Ctrl-C."""
     is_outage = False
-    with suppress(KeyboardInterrupt):
-        while True:
-            at, due = datetime.now(UTC), time.monotonic() + interval
-            counts, error = dict[str, int](), ""
-            try:
-                counts = reader.counts(window=window)
-            except PresenceUnavailable as failure:
-                error = str(failure)
-            if as_json:
-                answer = {"error": error} if error else {"counts": counts}
-                click.echo(output.to_json({"at": at, **answer}))
-            else:
-                if bool(error) != is_outage:
-                    # An outage is reported when it begins and when it ends.
-                    click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                    is_outage = not is_outage
-                for kind, count in counts.items():
-                    click.echo(f"{output.iso(at)}\t{kind}\t{count}")
-            time.sleep(max(0.0, due - time.monotonic()))
+    while True:
+        at, due = datetime.now(UTC), time.monotonic() + interval
+        counts, error = dict[str, int](), ""
+        try:
+            counts = reader.counts(window=window)
+        except PresenceUnavailable as failure:
+            error = str(failure)
+        if as_json:
+            answer = {"error": error} if error else {"counts": counts}
+            click.echo(context.to_json({"at": at, **answer}))
+        else:
+            if bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for kind, count in counts.items():
+                click.echo(f"{context.iso(at)}\t{kind}\t{count}")
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 def draw(screen: Screen, interval: float) -> None:
     """Show readings until Ctrl-C."""
     from rich.live import Live
 
-    context.exit_on_signals()
     # Without a thread, which would receive the signals that are blocked in this one.
-    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
+    live = Live(screen, console=context.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
         while True:

@@ -24,12 +24,11 @@ from ..parsers import format_duration
 from ..presence import Presence
 from ..replay.files import GZIP, GrowingLog, Pipe, read_logs, size_of
 from ..replay.lines import FIELDS, Tally
-from ..replay.site import Follower, count_online
-from ..replay.timeline import Summary
+from ..replay.site import Follower, Summary, count_online
 from ..settings import Settings
 from ..stores import Sample, moment_of
-from . import context, output
-from .output import Chart
+from . import context
+from .context import Chart
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
@@ -77,7 +76,7 @@ def replay(
 
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once")
-    has_charts = output.is_terminal() and not as_json
+    has_charts = context.is_terminal() and not as_json
     # Minutes are printed as they come, so that none stays in memory.
     before_minute = '{"minutes": [\n'
     settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
@@ -86,7 +85,7 @@ def replay(
         *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),
         console=Console(stderr=True, force_terminal=True),
         transient=True,
-        disable=(as_json and output.is_terminal()) or not sys.stderr.isatty(),
+        disable=(as_json and context.is_terminal()) or not sys.stderr.isatty(),
     )
     report = partial(bar.advance, bar.add_task("", total=size_of(paths)))
     minutes = count_online(read_logs(paths, tally, report), settings, tally)
@@ -98,10 +97,10 @@ def replay(
             at = moment_of(moment.at)
             if as_json:
                 counts = dict(zip(settings.kinds, moment.counts, strict=True))
-                print(before_minute + output.to_json({"at": at, "counts": counts}), end="")
+                print(before_minute + context.to_json({"at": at, "counts": counts}), end="")
                 before_minute = ",\n"
             elif not has_charts:
-                print(output.iso(at), *moment.counts, sep="\t")
+                print(context.iso(at), *moment.counts, sep="\t")
     requests = tally.lines - tally.odd["unreadable"]
     if tally.lines and not requests:
         raise click.ClickException(
@@ -111,13 +110,18 @@ def replay(
         peaks = {kind: peak and asdict(peak) for kind, peak in summary.peaks.items()}
         rest = {"window": settings.window, "peak": peaks, "requests": requests}
         rest |= {reason: tally.odd[reason] for reason in WHY_UNCOUNTED}
-        print(f"{'' if summary.points else before_minute}\n], {output.to_json(rest)[1:]}")
+        print(f"{'' if summary.points else before_minute}\n], {context.to_json(rest)[1:]}")
     elif has_charts:
-        output.line(
+        context.line(
             f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
         )
         _print_charts(summary)
-    _print_uncounted(tally)
+    for reason, sentence in WHY_UNCOUNTED.items():
+        if lines := tally.odd[reason]:
+            said = sentence.format(example=tally.example)
+            _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")
+    for path, reason in tally.broken.items():
+        _say(f"{context.printable(path)} ends early: {reason}")
     if chart:
         chart.write(summary.chart())
     # Flushed here, where a closed pipe ends the command without an error.
@@ -127,22 +131,13 @@ def replay(
 def _print_charts(summary: Summary) -> None:
     for place, (kind, peak) in enumerate(summary.peaks.items()):
         if peak is None:
-            output.line(f"{kind}: nobody", "bold")
+            context.line(f"{kind}: nobody", "bold")
             continue
-        output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
+        context.line(f"{kind}: {peak.count:,} at most, {context.iso(peak.at)}", "bold")
         points = summary.points.items()
         samples = [Sample(moment_of(at), counts[place]) for at, counts in points]
         end = samples[-1].at + timedelta(seconds=summary.step)
-        output.draw(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
-
-
-def _print_uncounted(tally: Tally) -> None:
-    for reason, sentence in WHY_UNCOUNTED.items():
-        if lines := tally.odd[reason]:
-            said = sentence.format(example=tally.example)
-            _say(f"{lines:,} line{'' if lines == 1 else 's'} {said}")
-    for path, reason in tally.broken.items():
-        _say(f"{output.printable(path)} ends early: {reason}")
+        context.console().print(Chart(samples, samples[0].at, end, _CHART_LINES, peak))
 
 
 def blind_rules(settings: Settings) -> list[str]:
@@ -222,7 +217,7 @@ def _source(path: str, since: float | None) -> GrowingLog | Pipe:
     with Path(path).open("rb") as log:
         if log.read(len(GZIP)) == GZIP:
             raise click.UsageError(f"{path} is compressed and will not grow: use presence replay")
-    return GrowingLog(path, since, _say)
+    return GrowingLog(path, since, _say, time.monotonic)
 
 
 class _Handler(WSGIRequestHandler):

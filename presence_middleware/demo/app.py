@@ -47,9 +47,7 @@ class Site:
 
     def __init__(self, crowd: int = 0) -> None:
         """`crowd` is the number of simulated visitors, which the pages mention."""
-        visitors = _number(crowd, "visitor is", "visitors are")
-        note = f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
-        self._crowd = note if crowd else ""
+        self._crowd = crowd_note(crowd) if crowd else ""
         self._template = Template(PACKAGE.joinpath("demo/page.html").read_text("utf-8"))
         self._fixed = {
             "crowd": self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
@@ -138,6 +136,12 @@ class Site:
             "you": visit.identity and visit.identity._asdict(),
             "worker": os.getpid(),
         }
+
+
+def crowd_note(size: int) -> str:
+    """Return that a crowd of `size` visitors is simulated, and how to do without it."""
+    visitors = _number(size, "visitor is", "visitors are")
+    return f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
 
 
 def _people(count: int) -> str:

@@ -43,9 +43,6 @@ NIGHT = 12.0  # times as long are visitors away in the middle of the simulated n
 PAUSE = (5.0, 20.0)  # between two requests of a visitor
 MOVES = 0.5  # how often a visitor opens another page after a pause, rather than reads on
 
-Stay = tuple[float, float]
-"""When a visitor comes and goes, in seconds since the epoch."""
-
 
 class Visitor:
     """A simulated visitor: when it comes and goes, and the requests of its browser meanwhile."""
@@ -60,8 +57,11 @@ class Visitor:
         self.address = f"{NETWORKS[number // HOSTS]}.{number % HOSTS + 1}"
         """The IP address of its requests."""
 
-    def stays(self) -> Iterator[Stay]:
-        """Yield the stays of this visitor, from a day before the start and without an end."""
+    def stays(self) -> Iterator[tuple[float, float]]:
+        """Yield when this visitor comes and goes, in seconds since the epoch.
+
+        The stays begin a day before the start and have no end.
+        """
         random = Random(self._number)
         moment = self._start - DAY - random.uniform(*STAY)
         while True:

@@ -17,7 +17,7 @@ from .. import embedded
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
-from .app import Site
+from .app import Site, crowd_note
 from .crowd import run_crowd
 
 DEFAULTS = {
@@ -158,7 +158,6 @@ def start_server(directory: Path) -> None:
 def _welcome(url: str, crowd: int) -> str:
     shell = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in IN_ANOTHER_SHELL)
     board, token = (os.environ[f"PRESENCE_BOARD_{name}"] for name in ("PATH", "TOKEN"))
-    visitors = "visitor" if crowd == 1 else "visitors"
     lines = [
         f"Who is online: {url}/",
         "  open it in a browser or two, and call it with curl",
@@ -167,7 +166,5 @@ def _welcome(url: str, crowd: int) -> str:
         "    or, in place of `count guest`: watch, events guest, doctor",
     ]
     if crowd:
-        lines.append(
-            f"  {crowd} simulated {visitors}, also in the chart: --crowd 0 switches them off"
-        )
+        lines.append(f"  {crowd_note(crowd)}")
     return "\n".join([*lines, "Press Ctrl-C to stop it."])

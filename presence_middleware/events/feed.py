@@ -37,18 +37,16 @@ Waker = Callable[[], object]
 class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
-    def __init__(self, *, is_over: bool = False) -> None:
-        self.is_over = is_over
+    is_over = False
 
 
 class Outage:
     """How long Redis has not answered."""
 
-    def __init__(self) -> None:
-        self.report: PresenceUnavailable | None = None
-        """What iterators have to raise once; None if there is nothing to report."""
-        self.since: float | None = None
-        """When Redis began not to answer, or was last reported; None while it answers."""
+    report: PresenceUnavailable | None = None
+    """What iterators have to raise once; None if there is nothing to report."""
+    since: float | None = None
+    """When Redis began not to answer, or was last reported; None while it answers."""
 
     def note(self, failure: Exception) -> bool:
         """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
@@ -81,8 +79,10 @@ class NameLease:
         self._streams, self._key = streams, keys.reader(streams.prefix, streams.kind, name)
         # Identifies this iterator in the lease.
         self._who = token_hex(8)
-        # Where the name begins if it is not known yet: the cursor of when this was created.
-        self._start = ""
+        self.start = ""
+        """Where the name begins if it is not known yet: the cursor of when this was created.
+
+        Empty until the lease is asked for."""
         self._created_at = time.monotonic()
         self._held_until = 0.0
         self._handled = ""
@@ -90,11 +90,6 @@ class NameLease:
         self._in_hand = ""
         self._begin: Positions | None = None
         self._lock = threading.Lock()
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it was not asked for yet."""
-        return not self._start
 
     @property
     def is_held(self) -> bool:
@@ -130,10 +125,10 @@ class NameLease:
         """
         streams, asked_at = self._streams, time.monotonic()
         try:
-            if not self._start:
-                self._start = cursor_of(streams.positions(self._created_at))
+            if not self.start:
+                self.start = cursor_of(streams.positions(self._created_at))
             handled = self._handled
-            start = handled or self._start  # a server that lost its data knows no name
+            start = handled or self.start  # a server that lost its data knows no name
             held = streams.run(take_lease(self._key, self._who, LEASE_SECONDS, handled, start))
         except Exception as failure:
             return self.outage.note(failure)
@@ -251,7 +246,7 @@ class Feed:
             if is_due and not self._read():
                 read_at = now + READ_EVERY
             # A new name asks for its lease at once, but causes no read.
-            renewed = [each.renew() for each in leases if is_due or each.is_new]
+            renewed = [each.renew() for each in leases if is_due or not each.start]
             del leases  # those of iterators that nobody uses are forgotten
             if any(renewed):
                 self._wake()

@@ -7,7 +7,7 @@ has that no longer, the iterator lets it be read from the streams, until it has 
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -25,7 +25,8 @@ TURNS = 4  # iterators that take events in one turn of an event loop
 
 # A semaphore refers to its loop, so it is here only while an iterator takes its turn.
 _turns: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakValueDictionary()
-_closed = Era(is_over=True)
+_closed = Era()
+_closed.is_over = True
 
 
 class _Iterator:
@@ -146,7 +147,7 @@ class _Iterator:
         return lease.released if lease is not None and lease.is_held else None
 
 
-class Events(_Iterator):
+class Events(_Iterator, Iterator[Event]):
     """An endless iterator over events, for a thread.
 
     It raises `EventsLost` where events were missed, and `PresenceUnavailable` if Redis stays away.
@@ -155,9 +156,6 @@ class Events(_Iterator):
     """
 
     __slots__ = ()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Event:
         if self._lease is None and not self._era.is_over:
@@ -193,7 +191,7 @@ class Events(_Iterator):
         self.close()
 
 
-class AsyncEvents(_Iterator):
+class AsyncEvents(_Iterator, AsyncIterator[Event]):
     """An endless iterator over events, for a coroutine.
 
     It raises `EventsLost` where events were missed, and `PresenceUnavailable` if Redis stays away.
@@ -206,9 +204,6 @@ class AsyncEvents(_Iterator):
         """Create an iterator. Raises `WouldBlock` under trio, which has no Redis client."""
         require_asyncio()
         super().__init__(*arguments, **named)
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Event:
         if self._lease is None and not self._era.is_over:

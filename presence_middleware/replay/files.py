@@ -23,10 +23,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from ..connections import Clock
 from ..parsers import DAY
 from .lines import MAX_LINE, Line, Tally, parse
 
-BUFFER = 1 << 16  # bytes
 AHEAD = DAY
 FOLLOWING = 100  # lines that are compared, if the log has as many left
 SEVERAL = 10  # lines that must agree with a line of the future
@@ -65,7 +65,7 @@ def read_logs(
 
 def _read_log(path: str, tally: Tally, report: Callable[[int], object]) -> Iterator[Line]:
     try:
-        with io.BufferedReader(CountedFile(path, report), BUFFER) as stored:
+        with io.BufferedReader(CountedFile(path, report), READ_BYTES) as stored:
             is_packed = stored.peek(len(GZIP)).startswith(GZIP)
             file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
             # Of a truncated gzip, this reads all lines before the end.
@@ -138,13 +138,9 @@ class GrowingLog:
     has_ended = False
 
     def __init__(
-        self,
-        path: str,
-        since: float | None = None,
-        report: Callable[[str], object] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, path: str, since: float | None, report: Callable[[str], object], monotonic: Clock
     ) -> None:
-        """Begin with the lines since a time in seconds since the epoch, by default at the end.
+        """Begin with the lines since a time in seconds since the epoch; None: at the end.
 
         Call `report` if a file after a rotation cannot be opened. Raises `OSError` if the first
         cannot.

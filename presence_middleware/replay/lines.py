@@ -108,21 +108,16 @@ def _parse_text(line: bytes) -> Line | None:
         return None
     address, user, minute, second, zone, method, target, status, referer, agent = match.groups("-")
     try:
-        at = _local_seconds(minute, second, zone)
+        at = _minute_seconds(minute, zone) + int(second)
     except ValueError:  # such as the 31st of February
         return None
-    fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
-    return _line_of(at, status, fields, _unescaped)
+    written = map(_unescaped, (address, method, target, user, referer, agent))
+    return _line_of(at, status, dict(zip(FIELDS, written, strict=True)))
 
 
-def _line_of(
-    at: int, status: str, fields: dict[str, str], unescaped: Callable[[str], str] = str
-) -> Line:
-    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
-
-    `unescaped` removes the escapes that the format has in its fields.
-    """
-    environ = {key: unescaped(written) for key, written in fields.items() if written not in _ABSENT}
+def _line_of(at: int, status: str, fields: dict[str, str]) -> Line:
+    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path."""
+    environ = {key: text for key, text in fields.items() if text not in _ABSENT}
     path = environ.get("PATH_INFO", "-").partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.
@@ -142,16 +137,11 @@ def _character(escape: re.Match[str]) -> str:
 _unescaped = partial(_ESCAPE.sub, _character)
 
 
-def _local_seconds(minute: str, second: str, zone: str) -> int:
-    """Return the seconds since the epoch of the parts of a time. Raises `ValueError`."""
-    return _minute_seconds(minute, zone) + int(second)
-
-
 @lru_cache(maxsize=1024)
 def _minute_seconds(minute: str, zone: str) -> int:
     """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`.
 
-    Names of months are English, whatever the locale of this process.
+    Names of months are English, whatever the locale of this process. Raises `ValueError`.
     """
     day, month, rest = minute.split("/")
     moment = f"{day} {_MONTHS.index(month) + 1} {rest} {zone}"
@@ -189,7 +179,8 @@ def _seconds(time: Any) -> int:
         seconds = float(time)
     except ValueError:
         if local := _LOCAL_TIME(time):
-            return _local_seconds(*local.groups())
+            minute, second, zone = local.groups()
+            return _minute_seconds(minute, zone) + int(second)
         seconds = datetime.fromisoformat(time).timestamp()
     # Caddy may write milliseconds.
     return int(seconds / 1000 if seconds > MOST_SECONDS else seconds)

@@ -24,17 +24,17 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.backend import Backend
 from presence_middleware.board import Response, facts
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
-from presence_middleware.board.history import (
+from presence_middleware.board.routes import (
     MAX_CHART_POINTS,
     MAX_POINTS,
     POINTS_A_TRIP,
+    Board,
     HighestMinutes,
     as_chart,
     as_json,
     read_history,
     step_for,
 )
-from presence_middleware.board.routes import Board
 from presence_middleware.connections.drivers import at_once, close_async_clients
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Batch, Plan, keys

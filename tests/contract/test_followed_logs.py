@@ -21,8 +21,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Line, Tally, parse
-from presence_middleware.replay.site import Follower, count_online
-from presence_middleware.replay.timeline import Moment
+from presence_middleware.replay.site import Follower, Moment, count_online
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_command
 from tests.support.servers import environment, free_port
@@ -73,7 +72,16 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @pytest.fixture
 def growing(log: Log, stack: ExitStack) -> Callable[..., GrowingLog]:
     """Follows the log; closed in the end."""
-    return lambda **options: stack.enter_context(closing(GrowingLog(str(log.path), **options)))
+
+    def grow(
+        since: float | None = None,
+        report: Callable[[str], object] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> GrowingLog:
+        source = GrowingLog(str(log.path), since, report, monotonic)
+        return stack.enter_context(closing(source))
+
+    return grow
 
 
 Growing = Callable[..., GrowingLog]

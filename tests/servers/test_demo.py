@@ -124,9 +124,8 @@ def simulated(demo: Demo) -> list[str]:
 @pytest.mark.slow
 def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=None) as demo:
-        assert (
-            "40 simulated visitors, also in the chart: --crowd 0 switches them off" in demo.output
-        )
+        note = "40 visitors are simulated"
+        assert f"{note}, also in the chart: --crowd 0 switches them off" in demo.output
         wait_until(lambda: demo.state()["counts"]["guest"] >= 15)
         state = demo.state()
         assert state["counts"]["user"] + state["counts"]["guest"] <= 40
@@ -134,7 +133,6 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
         assert sum(state["pages"].values()) >= 15
         assert simulated(demo)
         assert all(name.endswith(" (simulated)") for name in simulated(demo))
-        note = "40 visitors are simulated"
         assert note in demo.visitor.get("/t/tea", headers=BROWSER).text
         assert note in demo.get("Lynx")
         wait_until(lambda: demo.state()["pages"] != state["pages"])

@@ -17,8 +17,7 @@ import pytest
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board import MAX_PARAMETERS, Response
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.history import HighestMinutes, as_chart, as_json
-from presence_middleware.board.routes import Board
+from presence_middleware.board.routes import Board, HighestMinutes, as_chart, as_json
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.connections.url import parse_url
 from presence_middleware.request import WsgiRequest

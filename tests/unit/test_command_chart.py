@@ -7,8 +7,8 @@ from unittest.mock import Mock
 from rich.console import Console
 
 from presence_middleware import Sample
+from presence_middleware.cli.context import Chart
 from presence_middleware.cli.live import Screen
-from presence_middleware.cli.output import Chart
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

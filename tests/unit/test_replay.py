@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.replay.files import AHEAD, FOLLOWING, read_logs, without_lines_ahead
 from presence_middleware.replay.lines import MAX_LINE, Line, Tally, parse
-from presence_middleware.replay.site import Visitors, count_online
-from presence_middleware.replay.timeline import MAX_QUIET, Moment, Summary, count_minutes
+from presence_middleware.replay.site import (
+    MAX_QUIET,
+    Moment,
+    Summary,
+    Visitors,
+    count_minutes,
+    count_online,
+)
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.timed_site import Clock, get
