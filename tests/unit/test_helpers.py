@@ -22,6 +22,7 @@ import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
+from django.http import HttpRequest
 from fastapi import WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, current_user, login_required
@@ -38,6 +39,7 @@ from presence_middleware import (
     PresenceError,
     QueryError,
     Settings,
+    SettingsError,
     Visit,
     asgi,
     presence_of,
@@ -114,7 +116,10 @@ def test_every_request_leads_to_its_reader_and_visit(
 def test_a_request_that_is_not_wrapped_is_reported_with_the_remedy() -> None:
     for protocol, found in sources(plain_environ(), plain_scope()).items():
         for lookup, source in product((presence_of, visit_of), found):
-            with pytest.raises(NotWrapped, match=rf"{protocol}\.PresenceMiddleware: wrap the app"):
+            remedy = rf"{protocol}\.PresenceMiddleware: wrap the app"
+            if isinstance(source, HttpRequest):
+                remedy = r"django\.PresenceMiddleware: add that at the end of MIDDLEWARE"
+            with pytest.raises(NotWrapped, match=remedy):
                 lookup(source)
     assert issubclass(NotWrapped, PresenceError)
 
@@ -185,6 +190,12 @@ def test_a_template_of_a_request_that_is_not_wrapped_shows_nothing() -> None:
 
 
 # Flask
+
+
+@pytest.mark.parametrize("app", [flask.Flask("shop").wsgi_app, flask.Flask, None])
+def test_what_is_no_flask_app_is_refused(app: Any) -> None:
+    with pytest.raises(SettingsError, match="init_app needs the Flask app itself"):
+        init_app(app)
 
 
 def test_flask_is_wrapped_and_has_presence_in_templates(memory: Settings) -> None:
@@ -490,6 +501,7 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
         ("starlette", ["starlette", "starlette.requests"], "starlette"),
         ("pyramid", ["pyramid", "pyramid.events"], "pyramid"),
         ("django", ["django"], "django"),
+        ("prometheus", ["prometheus_client"], "prometheus"),
     ],
 )
 def test_a_helper_without_its_framework_names_the_extra(
