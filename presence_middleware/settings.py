@@ -64,7 +64,7 @@ class Settings:
     enabled: bool = _setting(parsers.switch, "1")
     """`0` records nothing; readers still answer."""
     prefix: str = _setting(parsers.prefix, "presence")
-    """Prefix of every key."""
+    """Prefix of every key; sites that share a Redis need one each."""
     store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
     """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
     guest=hyperloglog`.

@@ -18,12 +18,14 @@ from uuid import UUID
 from wsgiref.types import WSGIEnvironment
 
 import flask
+import httpx
 import pytest
+from anyio import from_thread
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
-from fastapi import WebSocket
+from fastapi import FastAPI, WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, current_user, login_required
 from pyramid.request import Request as PyramidRequest
@@ -49,8 +51,11 @@ from presence_middleware import (
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
 from presence_middleware.recorder.setup_hints import FEW_VISITS, SECONDS
+from presence_middleware.starlette import Here
 from tests.support.asking import never, plain_environ
+from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
+from tests.support.transports import AsgiTransport
 from tests.unit.test_asgi import Gateway, silent
 
 CHAIN = "user=auth, guest=ip:raw"
@@ -489,6 +494,19 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
             assert len(alive) == 0, path
     finally:
         gc.enable()
+
+
+def test_a_handler_of_fastapi_in_a_thread_asks_the_loop(memory: Settings) -> None:
+    app = FastAPI()
+    app.add_middleware(asgi.PresenceMiddleware, settings=memory)
+
+    @app.get("/")
+    def home(presence: Here) -> int:
+        return from_thread.run(presence.count, "guest")
+
+    transport = AsgiTransport(app, asyncio.run)
+    with httpx.Client(transport=transport, base_url="http://site.test") as client:
+        assert client.get("/", headers={"User-Agent": FIREFOX}).json() == 1
 
 
 # Without a framework
