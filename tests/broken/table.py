@@ -1112,6 +1112,12 @@ crawler-wins-over-a-login: A login wins over a crawler.
 + is_login = False
 
 = unit/test_command.py
+site-functions-are-not-found: A command finds the site's functions in the working directory.
+- sys.path.append("")
++ pass
+site-files-replace-modules: No file of the working directory replaces a module that is installed.
+- sys.path.append("")
++ sys.path.insert(0, "")
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 - if error.errno != errno.ENOSPC:
 + if True:
@@ -1130,6 +1136,12 @@ command-starts-a-server: A command starts no server.
 + return settings
 
 = unit/test_django.py
+settings-of-django-are-silent: A setting in the settings of Django is reported.
+- if ignored and not is_test:
++ if False:
+copied-variables-are-reported: A site that copies its environment into its settings is not warned.
+- ignored = [name for name in given if not os.environ.get(name)]
++ ignored = given
 django-session-is-loaded: Django responses do not change, nor do they vary by cookie.
 - if visit.signal is not None or visit.is_logout:
 + if visit:
@@ -1411,6 +1423,12 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 + if number:
 
 = unit/test_settings.py
+framework-path-is-a-room: A path in the syntax of a framework is refused.
+- (?:(?!:)[^/{}<>*,\s]+|
++ (?:[^/{}*,\s]+|
+template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
+- _PATH = r"[/*][^{}<>]*"
++ _PATH = r"[/*].*"
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
 - if "@" in query or not has_hosts:
 + if "@" in query:
@@ -1490,6 +1508,15 @@ failed-logout-logs-out: A logout that fails takes nobody offline.
 + ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED, Answer.FAILED}
 
 = unit/test_wrong_questions.py
+user-object-is-its-text: A user object in place of an id is refused.
+- (str(id) if is_number else as_id(id)) or ""
++ str(id)
+url-is-taken-for-settings: A URL in place of settings is refused with the remedy.
+- if not isinstance(settings, Settings):
++ if False:
+url-is-taken-for-a-client: A URL in place of a client is refused with the remedy.
+- if not hasattr(client, "execute_command"):
++ if False:
 text-is-taken-for-ids: A text is no list of ids.
 - if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
 + if not isinstance(ids, Iterable):
