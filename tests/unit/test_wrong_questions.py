@@ -81,7 +81,7 @@ WRONG: dict[tuple[str, str], list[Any]] = {
 SAYS = {
     "limit": "limit is .*: pass at least 1, or None for everyone",
     "window": "window is .*90s, 10m, 24h or 30d",
-    "id": "an id is (.*: pass )?text that is not empty|an id is .*, which has no text",
+    "id": "an id is .*(: pass text that is not empty, a number or a UUID|, which has no text)",
 }
 
 
