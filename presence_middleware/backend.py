@@ -17,7 +17,7 @@ from .connections.server import ServerClock
 from .events import RELEASE_SECONDS, Feed, Streams
 from .queries import Informed, Queries
 from .rooms import Rooms
-from .settings import Settings
+from .settings import Settings, settings_or_env
 from .stores import STORES, History, Plan, Shards, Store
 from .stores.agreement import Layout, SharedSettings
 from .stores.keys import shard_prefixes
@@ -147,7 +147,7 @@ def backend_for(
     instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the time of the server.
     Raises `SettingsError` if the environment has invalid settings.
     """
-    settings = Settings.from_env() if settings is None else settings
+    settings = settings_or_env(settings)
     if client is None and clock is None:
         return _shared(settings)
     return Backend(settings, client=client, clock=clock)

@@ -7,7 +7,7 @@ from typing import Any
 from wsgiref.types import WSGIEnvironment
 
 from .connections import Clock
-from .errors import importing
+from .errors import SettingsError, importing
 from .identity.ids import No, as_id, item, session_user, walk
 from .lookup import TemplatePresence, template_presence
 from .recorder import Visit
@@ -40,8 +40,10 @@ def init_app(
     server. Return the middleware, which is also in `app.extensions["presence_middleware"]`. In a
     handler, use `presence_of(request)`.
 
-    Raises `SettingsError` with all problems if a setting is invalid.
+    Raises `SettingsError` with all problems if a setting is invalid, or if `app` is no Flask app.
     """
+    if not isinstance(app, Flask):
+        raise SettingsError("init_app needs the Flask app itself, not its wsgi_app: init_app(app)")
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]
     app.extensions["presence_middleware"] = middleware

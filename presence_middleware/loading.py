@@ -92,6 +92,8 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         )
     makes_app = inspect.isfunction(app) and not _refusal(app)
     remedy = f"; if it makes the app, call it: {app.__name__}()" if makes_app else ""
+    if str(getattr(app, "__module__", "")).startswith("django."):
+        remedy = "; in MIDDLEWARE of Django, write presence_middleware.django.PresenceMiddleware"
     expected = "a WSGI app" if protocol == "wsgi" else "an ASGI app"
     arguments = ", ".join(ARGUMENTS[protocol])
     return f"{_described(app)} is not {expected}: it cannot be called with ({arguments}){remedy}"

@@ -105,9 +105,12 @@ def _entry(source: object, key: str) -> Any:
         return state[key]
     # Every scope has a type; an environ has none.
     protocol = "asgi" if "type" in state else "wsgi"
+    remedy = "wrap the app that the server, or the test client, calls"
+    if hasattr(source, "META"):
+        remedy = "add that at the end of MIDDLEWARE, and in tests use django.test.Client"
+        protocol = "django"
     raise NotWrapped(
-        f"this request has not passed presence_middleware.{protocol}.PresenceMiddleware: wrap the "
-        "app that the server, or the test client, calls"
+        f"this request has not passed presence_middleware.{protocol}.PresenceMiddleware: {remedy}"
     )
 
 

@@ -161,17 +161,20 @@ def listed(
 
 
 rooms = listed(
-    r"(?:/(?:[^/{}*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
+    # Not the <topic> or :topic of a framework, which no request would match.
+    r"(?:/(?:(?!:)[^/{}<>*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
     "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     named=(NAMED_ROOMS,),
 )
-paths = listed(r"[/*].*", "paths such as /healthz, /static/*, /logout, or none", none=())
+# Nor the {topic} of rooms.
+_PATH = r"[/*][^{}<>]*"
+paths = listed(_PATH, "paths such as /healthz, /static/*, /logout, or none", none=())
 _EXCLUDE = (
     "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
     "admits what they exclude; or none"
 )
-_excluded = listed(r"(!\s*)?[/*].*", _EXCLUDE, none=())
-_added = listed(r"[+!]\s*[/*].*", _EXCLUDE)
+_excluded = listed(rf"(!\s*)?{_PATH}", _EXCLUDE, none=())
+_added = listed(rf"[+!]\s*{_PATH}", _EXCLUDE)
 _names = listed(r"(?a:[A-Za-z][\w-]*)", "kinds such as user, or user, guest")
 
 

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, get_args
 
-import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import REGISTRY, Collector
-
 from .connections.drivers import at_once
 from .connections.loops import outside_loop
-from .errors import PresenceError
+from .errors import PresenceError, importing
 from .people import Reason
 from .presence import Presence
 from .recorder import Recorder, recorder_for
+
+with importing("prometheus"):
+    import prometheus_client
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import REGISTRY, Collector
 
 READ_EVERY = 1.0  # seconds
 Values = Mapping[Any, float | None] | float | None

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
+from numbers import Number
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity.ids import Who, normalize_id
+from .identity.ids import Who, as_id, normalize_id
 from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .rooms import Rooms
@@ -41,7 +42,6 @@ MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
 _READER_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
-_NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
 
@@ -504,15 +504,18 @@ def checked_name(name: str) -> str:
 
 
 def _stored_id(id: Id) -> str:
-    """Return an id as it is stored: bytes are decoded, and other values become their text."""
-    if id is None or isinstance(id, _NO_IDS):
-        raise QueryError(f"an id is {_shown(id)}: pass text that is not empty, or a number")
+    """Return an id as it is stored: text, decoded bytes, or the text of a number or UUID."""
+    is_number = isinstance(id, Number) and not isinstance(id, bool)
     try:
-        stored = normalize_id(id.decode() if isinstance(id, bytes) else str(id))
-    except Exception:
-        raise QueryError(f"an id is {_shown(id)}, which has no text") from None
+        # A user object has a text, too, but that is not the id under which the user is counted.
+        stored = normalize_id((str(id) if is_number else as_id(id)) or "")
+    except ValueError:
+        stored = ""  # a number with too many digits
     if not stored:
-        raise QueryError("an id is text that is not empty")
+        raise QueryError(
+            f"an id is {_shown(id)}: pass text that is not empty, a number or a UUID; of a user, "
+            "pass the id"
+        )
     return stored
 
 

@@ -11,7 +11,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from . import logs, parsers
-from .connections.url import RedisURL, hide_credentials, parse_url
+from .connections.url import DEFAULT_URL, RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
 from .identity.bots import BOT, parse_mode
@@ -49,7 +49,7 @@ class Settings:
     Raises `SettingsError` with all invalid settings.
     """
 
-    redis_url: RedisURL = _setting(parse_url, "redis://localhost:6379/0")
+    redis_url: RedisURL = _setting(parse_url, DEFAULT_URL)
     """URL of Redis or Valkey."""
     identity: tuple[Rule, ...] = _setting(parse_chain, "user=auth, guest=visitor")
     """How visitors are identified: `kind=source`, …"""
@@ -64,7 +64,7 @@ class Settings:
     enabled: bool = _setting(parsers.switch, "1")
     """`0` records nothing; readers still answer."""
     prefix: str = _setting(parsers.prefix, "presence")
-    """Prefix of every key."""
+    """Prefix of every key; sites that share a Redis need one each."""
     store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
     """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
     guest=hyperloglog`.
@@ -301,6 +301,21 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
                 "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
                 "public key (PEM) if they are signed with a private key"
             )
+
+
+def settings_or_env(settings: Settings | None) -> Settings:
+    """Return `settings`, or those of the environment if they are None.
+
+    Raises `SettingsError` if `settings` is something else, such as a URL.
+    """
+    if settings is None:
+        return Settings.from_env()
+    if not isinstance(settings, Settings):
+        raise SettingsError(
+            f"settings is a {type(settings).__name__}: pass Settings.from_env(redis_url=…), or "
+            "nothing for the settings of the environment"
+        )
+    return settings
 
 
 def variable(name: str) -> str:

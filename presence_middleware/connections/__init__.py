@@ -28,7 +28,7 @@ def driver(
     """
     if is_async(client):
         raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
-    _check_cluster(client, url)
+    _check_client(client, url)
     driver_class = ClusterDriver if url.is_cluster else Driver
     return driver_class(url, health, client, is_writer=is_writer)
 
@@ -48,7 +48,7 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"
         )
-    _check_cluster(client, url)
+    _check_client(client, url)
     return AsyncDriver(url, health, client)
 
 
@@ -57,9 +57,14 @@ def is_async(client: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
-def _check_cluster(client: Any, url: RedisURL) -> None:
+def _check_client(client: Any, url: RedisURL) -> None:
     if client is None:
         return
+    if not hasattr(client, "execute_command"):
+        raise SettingsError(
+            f"client is a {type(client).__name__}: pass a redis.Redis, or no client and the URL as "
+            "PRESENCE_REDIS_URL"
+        )
     from redis import RedisCluster, asyncio
 
     if isinstance(client, (RedisCluster, asyncio.RedisCluster)) != url.is_cluster:

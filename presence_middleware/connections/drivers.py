@@ -28,7 +28,7 @@ from .clients import open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
 from .loops import in_thread, is_trio, require_asyncio
-from .url import RedisURL
+from .url import DEFAULT_URL, RedisURL
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
 READ_SECONDS = 2.0
@@ -36,6 +36,8 @@ READ_SECONDS = 2.0
 PROMPT_SECONDS = 0.1
 
 TOO_LATE = "Redis did not answer in time"
+# After the error of a site that has not set the URL.
+ELSEWHERE = " If your server is not there, set PRESENCE_REDIS_URL."
 
 _POOL_IS_FULL = {"Too many connections", "No connection available."}
 
@@ -106,7 +108,8 @@ class _Runner:
             client = self.connect()
             replies = checked_replies(await self.exchange(client, batch), batch)
         except Exception as error:
-            failure = translated_error(error)
+            is_default = self._client is None and str(self.url) == DEFAULT_URL
+            failure = translated_error(error, ELSEWHERE if is_default else "")
             is_busy = isinstance(failure, ConnectionsBusy)
             if isinstance(failure, PresenceUnavailable) and not is_busy:
                 await self._lost_connection(client)
@@ -294,10 +297,10 @@ def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
     return replies
 
 
-def translated_error(error: Exception) -> PresenceError:
+def translated_error(error: Exception, remedy: str = "") -> PresenceError:
     """Return the error of this package for an error of a client or of the network.
 
-    It contains no credentials.
+    `remedy` ends its text if no server answered. It contains no credentials.
     """
     for each in (error, error.__cause__):
         if isinstance(each, PresenceError):  # redis-py may wrap the error of an embedded server
@@ -310,7 +313,8 @@ def translated_error(error: Exception) -> PresenceError:
         if _SENTINELS.search(str(error)):
             # The options include passwords, and a traceback shows this error as the cause.
             error.args = (_SENTINELS.sub(": ", str(error)),)
-        return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
+        text = str(error) or type(error).__name__
+        return PresenceUnavailable(f"Redis did not answer: {text}{remedy}")
     from redis.exceptions import NoScriptError
 
     if isinstance(error, NoScriptError):

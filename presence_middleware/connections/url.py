@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote
 from ..parsers import InvalidValue
 from .limits import CONNECTIONS
 
+DEFAULT_URL = "redis://localhost:6379/0"
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
     "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "

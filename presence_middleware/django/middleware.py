@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from functools import partial
 from inspect import getattr_static
 from typing import Any
 from weakref import finalize
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.conf import settings as django_settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.signals import user_logged_out
 from django.core import mail
@@ -22,7 +24,7 @@ from ..connections.drivers import at_once
 from ..pulse import EMPTY, Pulse
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
-from ..settings import Settings
+from ..settings import Settings, variable
 from ..wsgi import UnrecordedWsgiVisit, WsgiVisit
 
 
@@ -59,6 +61,11 @@ class PresenceMiddleware:
         is_test = hasattr(mail, "outbox") and not os.environ.get("PRESENCE_ENABLED")
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
+        names = [variable(setting.name) for setting in fields(Settings)]
+        given = [name for name in names if hasattr(django_settings, name)]
+        ignored = [name for name in given if not os.environ.get(name)]
+        if ignored and not is_test:
+            self.recorder.hints.warn("django", ", ".join(ignored))
         self._visit_classes = WsgiVisit, AsgiVisit
         if not settings.enabled:
             self._visit_classes = UnrecordedWsgiVisit, UnrecordedAsgiVisit

@@ -113,7 +113,10 @@ def serve(directory: Path, *, start: bool = True) -> Path:
                 _launch_supervisor(directory)
             time.sleep(POLL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        raise PresenceUnavailable(f"embedded server in {directory}: {error}") from error
+        raise PresenceUnavailable(
+            f"embedded server in {directory}: {error}; for another directory, set "
+            "PRESENCE_REDIS_URL=embedded:///path"
+        ) from error
     raise _failed(directory, f"gave no answer in {seconds:g} seconds")
 
 

@@ -24,7 +24,7 @@ from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Sightings
 from ..request import StateRequest
 from ..rooms import Room, Signal
-from ..settings import Settings
+from ..settings import Settings, settings_or_env
 from ..stores import Act, Plan
 from .guests import Guests
 from .request_filter import RequestFilter
@@ -407,7 +407,7 @@ def recorder_for(
     `client`, which is used instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the
     time of the server. Raises `SettingsError` if a setting is invalid.
     """
-    settings = Settings.from_env() if settings is None else settings
+    settings = settings_or_env(settings)
     if client is None and clock is None:
         return shared_recorder(settings)
     return Recorder(settings, client=client, clock=clock)

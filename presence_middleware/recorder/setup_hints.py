@@ -56,6 +56,8 @@ HINTS = {
     "environ or scope",
     "rooms": "visit.enter() does nothing because PRESENCE_ROOMS is empty: set it to the paths that "
     "are rooms, or to named for rooms that only enter() names",
+    "django": "the settings of Django contain {}, which is read from the environment only: write "
+    "os.environ[…] = … there, or set it for the process",
     "full": "kind {} is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is {}",
     "clean-up": "stale entries cannot be removed, so keys keep growing ({}): grant the Redis user "
     "of PRESENCE_REDIS_URL this permission",

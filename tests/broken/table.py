@@ -1036,6 +1036,10 @@ crawler-wins-over-a-login: A login wins over a crawler.
 ~ is_login = name and any(login.find(request) for login in self._logins) ==> is_login = False
 
 = unit/test_command.py
+site-files-replace-modules: No file of the working directory replaces a module that is installed.
+~ sys.path.append("") ==> sys.path.insert(0, "")
+site-functions-are-not-found: A command finds the site's functions in the working directory.
+~ sys.path.append("") ==> pass
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 ~ if error.errno != errno.ENOSPC: ==> if True:
 any-missing-module-is-the-extra: A command without a module of ours does not advise the extra.
@@ -1064,6 +1068,10 @@ visitors-share-an-address: Each simulated visitor has an address of its own.
 ~ {number % HOSTS + 1}" ==> {number % 100 + 1}"
 
 = unit/test_django.py
+copied-variables-are-reported: A site that copies its environment into its settings is not warned.
+~ ignored = [name for name in given if not os.environ.get(name)] ==> ignored = given
+settings-of-django-are-silent: A setting in the settings of Django is reported.
+~ if ignored and not is_test: ==> if False:
 django-account-is-queried: Identifying a loaded account makes no database query.
 ~ getattr(user, name) if is_property else vars(user).get(name) ==> getattr(user, name, None)
 django-session-is-loaded: Django responses do not change, nor do they vary by cookie.
@@ -1310,6 +1318,10 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 ~ if number or request.header("sec-fetch-mode") == "navigate": ==> if number:
 
 = unit/test_settings.py
+template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
+~ _PATH = r"[/*][^{}<>]*" ==> _PATH = r"[/*].*"
+framework-path-is-a-room: A path in the syntax of a framework is refused.
+~ (?:(?!:)[^/{}<>*,\s]+| ==> (?:[^/{}*,\s]+|
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
 ~ if "@" in query or not has_hosts: ==> if "@" in query:
 missing-secret-is-a-text: A secret that is None is refused, not taken for the text of None.
@@ -1371,6 +1383,12 @@ failed-logout-logs-out: A logout that fails takes nobody offline.
 ~ (Answer.ACCEPTED, Answer.REDIRECTED) ==> {Answer.ACCEPTED, Answer.REDIRECTED, Answer.FAILED}
 
 = unit/test_wrong_questions.py
+url-is-taken-for-a-client: A URL in place of a client is refused with the remedy.
+~ if not hasattr(client, "execute_command"): ==> if False:
+url-is-taken-for-settings: A URL in place of settings is refused with the remedy.
+~ if not isinstance(settings, Settings): ==> if False:
+user-object-is-its-text: A user object in place of an id is refused.
+~ (str(id) if is_number else as_id(id)) or "" ==> str(id)
 text-is-taken-for-ids: A text is no list of ids.
 ~ isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable): ==> not isinstance(ids, Iterable):
 

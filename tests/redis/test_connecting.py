@@ -354,6 +354,20 @@ def test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret(
     assert "password" not in str(raised.value)
 
 
+@pytest.mark.parametrize("url", ["redis://localhost:6379/0", "redis://localhost:6379/1"])
+def test_without_a_url_the_error_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    def refuse(connection: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(redis.Connection, "_connect", refuse)
+    with pytest.raises(PresenceUnavailable) as raised:
+        Presence(Settings.from_env({}, redis_url=url)).count()
+    remedy = "If your server is not there, set PRESENCE_REDIS_URL"
+    assert (remedy in str(raised.value)) == (url == str(Settings().redis_url))
+
+
 def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> None:
     url = "valkey+sentinel://ann:a%3Ab@[::1],host:1/site/3?sentinel_password=c&socket_timeout=0.25"
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)

@@ -492,7 +492,7 @@ def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path
 @pytest.mark.parametrize(
     ("hindrance", "message"),
     [
-        ("a file", "File exists"),
+        ("a file", "File exists.*; for another directory, set PRESENCE_REDIS_URL=embedded:///path"),
         ("a group", "no other user can write"),
         (
             "another owner",

@@ -266,6 +266,9 @@ def test_apps_are_detected_and_those_for_another_protocol_are_refused() -> None:
     check_app(Endpoint, "asgi")
 
 
+IN_MIDDLEWARE = "in MIDDLEWARE of Django, write presence_middleware.django.PresenceMiddleware"
+
+
 def create_app() -> Any:
     return plain
 
@@ -284,6 +287,7 @@ def create_app() -> Any:
         (operator, "wsgi", "the module operator is not callable: pass the WSGI app"),
         (web.application(("/", "page"), {}), "wsgi", "call its wsgifunc()"),
         (Configurator(), "wsgi", "call its make_wsgi_app()"),
+        *((WSGIHandler()._get_response, each, IN_MIDDLEWARE) for each in ("wsgi", "asgi")),
     ],
 )
 def test_an_object_that_is_not_an_app_is_refused_with_the_remedy(

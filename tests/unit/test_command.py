@@ -1,6 +1,7 @@
 """What the command `presence` reads: a site outside of its own process, and starts nothing."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,21 @@ def test_the_command_names_the_package_that_is_missing(
     ended = run_program(f"import sys; sys.modules[{missing!r}] = None; {MAIN}")
     assert ended.returncode == status
     assert text in ended.stderr
+
+
+def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "shop_presence.py").write_text("def user(request):\n    return 'ann'\n")
+    (tmp_path / "click.py").write_text("raise SystemExit('a file of the site')\n")
+    ended = subprocess.run(
+        # As an installed script, without the working directory.
+        [sys.executable, "-P", "-c", MAIN, "explain"],
+        env=environment(PRESENCE_IDENTITY="user=shop_presence:user"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "user ann" in ended.stdout
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")

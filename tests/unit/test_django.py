@@ -495,6 +495,25 @@ def test_the_tests_of_a_site_record_only_what_they_ask_for(
         assert not caplog.records
 
 
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_setting_in_the_settings_of_django_is_reported(
+    open_site: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stack: ExitStack,
+    *,
+    is_given: bool,
+) -> None:
+    if is_given:  # as in a site that copies its environment into its settings
+        monkeypatch.setenv("PRESENCE_WINDOW", "5m")
+    stack.enter_context(override_settings(PRESENCE_WINDOW="5m", PRESENCE_OF_MIND=1))
+    for _ in range(2):
+        open_site()
+    text = "the settings of Django contain PRESENCE_WINDOW, which is read from the environment"
+    assert caplog.text.count(text) == (not is_given)
+    assert "OF_MIND" not in caplog.text
+
+
 # Users and sessions as Channels leaves them in the scope of a WebSocket.
 
 

@@ -18,11 +18,14 @@ from uuid import UUID
 from wsgiref.types import WSGIEnvironment
 
 import flask
+import httpx
 import pytest
+from anyio import from_thread
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
-from fastapi import WebSocket
+from django.http import HttpRequest
+from fastapi import FastAPI, WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, current_user, login_required
 from pyramid.request import Request as PyramidRequest
@@ -38,6 +41,7 @@ from presence_middleware import (
     PresenceError,
     QueryError,
     Settings,
+    SettingsError,
     Visit,
     asgi,
     presence_of,
@@ -47,8 +51,11 @@ from presence_middleware import (
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, template_presence
 from presence_middleware.recorder.setup_hints import FEW_VISITS, SECONDS
+from presence_middleware.starlette import Here
 from tests.support.asking import never, plain_environ
+from tests.support.statuses import FIREFOX
 from tests.support.template_sites import configure_django
+from tests.support.transports import AsgiTransport
 from tests.unit.test_asgi import Gateway, silent
 
 CHAIN = "user=auth, guest=ip:raw"
@@ -114,7 +121,10 @@ def test_every_request_leads_to_its_reader_and_visit(
 def test_a_request_that_is_not_wrapped_is_reported_with_the_remedy() -> None:
     for protocol, found in sources(plain_environ(), plain_scope()).items():
         for lookup, source in product((presence_of, visit_of), found):
-            with pytest.raises(NotWrapped, match=rf"{protocol}\.PresenceMiddleware: wrap the app"):
+            remedy = rf"{protocol}\.PresenceMiddleware: wrap the app"
+            if isinstance(source, HttpRequest):
+                remedy = r"django\.PresenceMiddleware: add that at the end of MIDDLEWARE"
+            with pytest.raises(NotWrapped, match=remedy):
                 lookup(source)
     assert issubclass(NotWrapped, PresenceError)
 
@@ -185,6 +195,12 @@ def test_a_template_of_a_request_that_is_not_wrapped_shows_nothing() -> None:
 
 
 # Flask
+
+
+@pytest.mark.parametrize("app", [flask.Flask("shop").wsgi_app, flask.Flask, None])
+def test_what_is_no_flask_app_is_refused(app: Any) -> None:
+    with pytest.raises(SettingsError, match="init_app needs the Flask app itself"):
+        init_app(app)
 
 
 def test_flask_is_wrapped_and_has_presence_in_templates(memory: Settings) -> None:
@@ -480,6 +496,19 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
         gc.enable()
 
 
+def test_a_handler_of_fastapi_in_a_thread_asks_the_loop(memory: Settings) -> None:
+    app = FastAPI()
+    app.add_middleware(asgi.PresenceMiddleware, settings=memory)
+
+    @app.get("/")
+    def home(presence: Here) -> int:
+        return from_thread.run(presence.count, "guest")
+
+    transport = AsgiTransport(app, asyncio.run)
+    with httpx.Client(transport=transport, base_url="http://site.test") as client:
+        assert client.get("/", headers={"User-Agent": FIREFOX}).json() == 1
+
+
 # Without a framework
 
 
@@ -490,6 +519,7 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
         ("starlette", ["starlette", "starlette.requests"], "starlette"),
         ("pyramid", ["pyramid", "pyramid.events"], "pyramid"),
         ("django", ["django"], "django"),
+        ("prometheus", ["prometheus_client"], "prometheus"),
     ],
 )
 def test_a_helper_without_its_framework_names_the_extra(

@@ -75,10 +75,14 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         [
             *("healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"),
             *("!", "*, !", "*, !a", "*, !!/a", "*, !+/a", "none, !/a", "+/a, !b"),
+            *("/t/{topic}/poll", "+/t/<topic>", "*, !/t/{topic}"),
         ],
         "paths such as /healthz, /static/*",
     ),
-    "logout": (["logout", "/a, b", "none, /a", "+/a"], "paths such as /healthz, /static/*"),
+    "logout": (
+        ["logout", "/a, b", "none, /a", "+/a", "/{lang}/logout"],
+        "paths such as /healthz, /static/*",
+    ),
     "trusted_proxies": (
         [
             *("-1", "1.5", "33", "\u0661", "all", "*", "localhost", "UNIX", "unix:/run/s"),
@@ -101,7 +105,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "rooms": (
         [
             *("docs", "/t/{topic", "/t/{a}{b}", "/a*", "/*/a", "/a/*/b", "/a b", "//", "/t/{}"),
-            "named, /t/{topic}",
+            *("named, /t/{topic}", "/t/<topic>", "/t/:topic", "/t/{topic:int}"),
         ],
         "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     ),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from inspect import Parameter, signature
 from operator import methodcaller
 from typing import Any
@@ -12,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence_middleware import Presence, QueryError, Settings, Sighting, UnsupportedQuery
+from presence_middleware import (
+    AsyncPresence,
+    Presence,
+    QueryError,
+    Settings,
+    SettingsError,
+    Sighting,
+    UnsupportedQuery,
+    recorder_for,
+    wsgi,
+)
 from presence_middleware.errors import PresenceError, PresenceUnavailable
 from presence_middleware.stores import STORES
 from tests.support import timed_site
@@ -31,6 +42,15 @@ class Unspeakable:
     __repr__ = __str__
 
 
+class Account:
+    """A user of a framework, who has a text that is not the id."""
+
+    id = 42
+
+    def __str__(self) -> str:
+        return "ann"
+
+
 LAST = Sighting("ann", datetime(2026, 1, 5, tzinfo=UTC))
 NAN = float("nan")
 NO_TEXTS = ["", " ", "\n", b"\xff", Unspeakable()]
@@ -47,9 +67,12 @@ WRONG: dict[tuple[str, str], list[Any]] = {
     ],
     ("count", "kind"): [b"user", 5, ["user"], {"user"}, Unspeakable()],
     ("history", "hours"): ["x", None, NAN, float("inf"), -1, 0, True, b"1"],
-    **{(name, "id"): [None, *NO_TEXTS, ["a"], True] for name in ("is_online", "last_seen")},
-    **{(name, "id"): NO_TEXTS for name in ("touch", "leave", "forget")},
-    ("online_among", "ids"): [None, 5, "ann", b"ann", [None], [["ann"]]],
+    **{
+        (name, "id"): [None, *NO_TEXTS, ["a"], True, 10**5000, Account()]
+        for name in ("is_online", "last_seen")
+    },
+    **{(name, "id"): [*NO_TEXTS, Account()] for name in ("touch", "leave", "forget")},
+    ("online_among", "ids"): [None, 5, "ann", b"ann", [None], [["ann"]], [Account()]],
     ("online_friends", "key"): [None, 5, b"\xff", "\udcff", ["a"]],
 }
 
@@ -58,7 +81,7 @@ WRONG: dict[tuple[str, str], list[Any]] = {
 SAYS = {
     "limit": "limit is .*: pass at least 1, or None for everyone",
     "window": "window is .*90s, 10m, 24h or 30d",
-    "id": "an id is (.*: pass )?text that is not empty|an id is .*, which has no text",
+    "id": "an id is .*(: pass text that is not empty, a number or a UUID|, which has no text)",
 }
 
 
@@ -76,6 +99,21 @@ def test_a_wrong_argument_is_a_query_error(
             with pytest.raises(QueryError, match=SAYS.get(argument)) as refusal:
                 getattr(site.presence, name)(**{argument: value})
             assert not isinstance(refusal.value, UnsupportedQuery)
+
+
+def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
+    url: Any = "redis://:canary@localhost:6379"
+    makers: list[Callable[..., object]] = [
+        *(Presence, AsyncPresence, recorder_for),
+        partial(wsgi.PresenceMiddleware, lambda *_: []),
+    ]
+    for make in makers:
+        with pytest.raises(SettingsError, match="settings is a str: pass Settings") as refused:
+            make(settings=url)
+        assert "canary" not in str(refused.value)
+    for reader in (Presence, AsyncPresence):
+        with pytest.raises(SettingsError, match=r"client is a str: pass a redis\.Redis"):
+            reader(settings_of("any"), client=url)
 
 
 ANYTHING = st.one_of(
