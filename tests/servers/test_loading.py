@@ -234,8 +234,9 @@ class Endpoint(HTTPEndpoint):
 
 
 # Django's instances need the settings of a site, their classes do not.
+BARE_DJANGO = object.__new__(WSGIHandler)
 WSGI_APPS = [
-    *(Flask("site"), object.__new__(WSGIHandler), Configurator().make_wsgi_app(), Bottle()),
+    *(Flask("site"), BARE_DJANGO, Configurator().make_wsgi_app(), Bottle()),
     *(plain, partial(lambda name, environ, start_response: [], "site")),
     *(Callable2(), Callable2().method, wraps(plain_asgi)(lambda environ, start_response: [])),
 ]
@@ -287,7 +288,7 @@ def create_app() -> Any:
         (operator, "wsgi", "the module operator is not callable: pass the WSGI app"),
         (web.application(("/", "page"), {}), "wsgi", "call its wsgifunc()"),
         (Configurator(), "wsgi", "call its make_wsgi_app()"),
-        *((WSGIHandler()._get_response, each, IN_MIDDLEWARE) for each in ("wsgi", "asgi")),
+        *((BARE_DJANGO._get_response, each, IN_MIDDLEWARE) for each in ("wsgi", "asgi")),
     ],
 )
 def test_an_object_that_is_not_an_app_is_refused_with_the_remedy(
