@@ -138,7 +138,8 @@ class _Runner:
         with suppress(Exception):
             closing = client.connection_pool.disconnect(inuse_connections=False)
             if closing is not None:
-                await closing
+                # A cancelled reader must not stop it: others may wait for the same connection.
+                await asyncio.shield(closing)
 
 
 class Driver(_Runner):

@@ -794,6 +794,10 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 - return self.pending - self._seen_again >= self._most_pending
 + return False
 
+= redis/test_connecting.py::test_a_reader_that_is_cancelled_cancels_no_other
+cancelled-reader-cancels-others: A reader that is cancelled in an outage cancels no other.
+- await asyncio.shield(closing)
++ await closing
 = redis/test_connecting.py::test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret
 options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
 - error.args = (_SENTINELS.sub(": ", str(error)),)
