@@ -497,6 +497,9 @@ errors-of-credentials-are-shown in connections/credentials.py:
 + raised {error}
 
 = redis/test_cluster.py
+form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
+- message = _MOVED if isinstance(error, AskError) else _SCRIPT_PREFIX.sub("", text)
++ message = _SCRIPT_PREFIX.sub("", text)
 one-node-tells-the-time: While a node of a Cluster is away, another tells the time.
 - for node in self._keyless_nodes(client):
 + for node in _primaries(client)[:1]:
