@@ -853,6 +853,9 @@ killed-holder-keeps-the-upkeep:
   When the holder of the upkeep is killed, another goes on within seconds.
 - LEASE_MARGIN = 6.0
 + LEASE_MARGIN = 600.0
+lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.
+- is_stale = left > 1000 * self.MOST_SECONDS
++ is_stale = False
 child-shares-the-upkeep: A forked child does not take the upkeep of its parent for its own.
 - if self._lease.pid != getpid():
 + if False:
