@@ -491,7 +491,7 @@ class-of-credentials-is-an-object: A class may be named as the provider of crede
 credentials-block-the-loop: A coroutine asks for credentials in a thread.
 - if getattr(type(provider), "get_credentials_async", _INHERITED) is not _INHERITED:
 + if hasattr(provider, "get_credentials_async"):
-errors-of-credentials-are-shown in connections/credentials.py:
+errors-of-credentials-are-shown in connections/redis_py.py:
   What a provider of credentials raises may contain a token, and is not shown.
 - raised {type(error).__name__}
 + raised {error}
