@@ -21,7 +21,7 @@ from .loading import check_app
 from .presence import AsyncPresence
 from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
-from .recorder import Recorder, Visit, recorder_for
+from .recorder import Visit, recorder_for
 from .recorder.verdict import Answer
 from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
@@ -172,8 +172,6 @@ class PresenceMiddleware:
 
 class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
     """The visit in the scope, which is also a reader. Its results include the visit itself."""
-
-    recorder: Recorder
 
     async def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.

@@ -14,7 +14,7 @@ from .loading import check_app
 from .presence import Presence
 from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
-from .recorder import Recorder, Visit, recorder_for
+from .recorder import Visit, recorder_for
 from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .rooms import Signal
@@ -120,8 +120,6 @@ class PresenceMiddleware:
 
 class WsgiVisit(Visit, WsgiRequest, Presence):
     """The visit in the environ, which is also a reader. Its results include the visit itself."""
-
-    recorder: Recorder
 
     def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.
