@@ -9,7 +9,6 @@ which remembers the user before the app clears the login.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import partial
 from typing import Any, TypeVar
 
 from .board import raw_headers
@@ -27,7 +26,7 @@ from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
 from .rooms import Signal
 from .settings import Settings
-from .stores import Plan
+from .stores import Act, Plan
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -195,8 +194,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind)) is not None:
-            await in_thread(self.recorder.depart, who)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            await in_thread(self.recorder.depart, who, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -206,8 +205,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
-            await in_thread(partial(self.recorder.depart, who, erase=True))
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            await in_thread(self.recorder.depart, who, Act.ERASED)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):

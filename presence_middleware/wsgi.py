@@ -19,7 +19,7 @@ from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .rooms import Signal
 from .settings import Settings
-from .stores import Plan
+from .stores import Act, Plan
 
 T = TypeVar("T")
 
@@ -138,8 +138,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind)) is not None:
-            self.recorder.depart(who)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            self.recorder.depart(who, Act.LEFT)
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -149,8 +149,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
-            self.recorder.depart(who, erase=True)
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            self.recorder.depart(who, Act.ERASED)
 
 
 class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):

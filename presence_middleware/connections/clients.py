@@ -13,7 +13,7 @@ from functools import partialmethod
 from typing import Any
 
 from .limits import RESERVED
-from .url import Address, Options, RedisURL, parse_address
+from .url import Options, RedisURL
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -71,10 +71,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         get_lib_version()  # type: ignore[no-untyped-call]
 
     most = url.max_readers + RESERVED
-    if url.scheme == "embedded":
-        address = Address((), url.target, {}, {})
-    else:
-        address = parse_address(url.scheme, url.target)
+    address = url.address
     given = _typed(address.options, parsers)
     given.pop("max_connections", None)
     if url.is_cluster:

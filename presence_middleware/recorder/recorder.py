@@ -320,13 +320,13 @@ class Recorder:
             raise failure
         return attempt
 
-    def depart(self, who: Who, *, erase: bool = False) -> None:
+    def depart(self, who: Who, act: Act) -> None:
         """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.
 
-        With `erase`, also delete its last-seen time. Never raises.
+        `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Never raises.
         """
         stamp = self.stamp()
-        self.people.note(who, stamp, stamp, Act.ERASED if erase else Act.LEFT)
+        self.people.note(who, stamp, stamp, act)
         self.write_for_reader()
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
@@ -404,10 +404,8 @@ def recorder_for(
     return Recorder(settings, client=client, clock=clock)
 
 
-@cache
-def shared_recorder(settings: Settings) -> Recorder:
-    """Return the recorder that all apps with equal settings share."""
-    return Recorder(settings)
+shared_recorder = cache(Recorder)
+"""Returns the recorder that all apps with equal settings share."""
 
 
 @atexit.register

@@ -636,7 +636,7 @@ readers-do-not-wait-for-a-connection: Hundreds of readers at once are all answer
 - if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
 + if not free.acquire(blocking=False):
 limit-of-connections-is-not-read: The option max_connections limits the readers.
-- int(options.get("max_connections", CONNECTIONS))
+- int(self.address.options.get("max_connections", CONNECTIONS))
 + CONNECTIONS
 readers-take-all-connections: Readers leave connections for the writer.
 - RESERVED = 4
@@ -1677,8 +1677,8 @@ thread-never-rests: The thread of a site where nobody comes uses no processor.
 
 = contract/test_departures.py
 logout-in-a-handler-erases: After a logout in a handler, the last-seen time stays.
-- stamp, stamp, Act.ERASED if erase else Act.LEFT)
-+ stamp, stamp, Act.ERASED)
+- self.people.note(who, stamp, stamp, act)
++ self.people.note(who, stamp, stamp, Act.ERASED)
 
 = redis/test_follow.py::test_whoever_is_erased_before_they_were_written_is_never_announced
 erased-user-is-announced: Whoever is erased before they were written is never announced.
