@@ -9,7 +9,6 @@ which remembers the user before the app clears the login.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import partial
 from typing import Any, TypeVar
 
 from .board import raw_headers
@@ -21,13 +20,13 @@ from .loading import check_app
 from .presence import AsyncPresence
 from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
-from .recorder import Recorder, Visit, recorder_for
+from .recorder import Visit, recorder_for
 from .recorder.verdict import Answer
 from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
 from .rooms import Signal
 from .settings import Settings
-from .stores import Plan
+from .stores import Act, Plan
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -173,8 +172,6 @@ class PresenceMiddleware:
 class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
     """The visit in the scope, which is also a reader. Its results include the visit itself."""
 
-    recorder: Recorder
-
     async def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.
 
@@ -197,8 +194,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind)) is not None:
-            await in_thread(self.recorder.depart, who)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            await in_thread(self.recorder.depart, who, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -208,8 +205,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
-            await in_thread(partial(self.recorder.depart, who, erase=True))
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            await in_thread(self.recorder.depart, who, Act.ERASED)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):

@@ -13,7 +13,7 @@ from .connections.loops import is_in_loop
 from .errors import NotWrapped, PresenceUnavailable, QueryError, UnsupportedQuery, WouldBlock
 from .presence import AsyncPresence, Presence, Query, presented
 from .queries import Queries
-from .recorder import Recorder, Visit
+from .recorder import Visit
 from .request import READER, VISIT
 
 TEMPLATE = "presence_middleware.template"
@@ -134,7 +134,7 @@ def template_question(
         try:
             plan = query(visit.backend.queries, *arguments, **named)
             with visit.asking:
-                return cast(Recorder, visit.recorder).read(plan)
+                return visit.recorder.read(plan)
         except UnsupportedQuery as error:
             # The settings changed, perhaps, and the template did not. The page shows the rest.
             if str(error) not in _reported and len(_reported) < MOST_REPORTS:

@@ -45,11 +45,6 @@ class Departed:
         self.moment: int | None = None
         """The moment that was sent, in microseconds since the epoch; None if none was."""
 
-    def note_stored(self, at: float, moment: int, *, is_sent: bool) -> None:
-        """Note the moment that the server has, if this happened at `at`."""
-        if self.at == at:
-            self.is_sent, self.moment = is_sent, moment
-
     def least_time(self, since: float) -> int:
         """Return the least time to send for what happened at `since`; 0 if it may be any."""
         return 0 if self.moment is None or self.at >= since else self.moment + 1
@@ -303,9 +298,13 @@ class People(Memory):
                         person.arrival = arrival
                 elif at < person.seen and arrival <= person.arrival and not is_move:
                     self.coalesced += 1  # it is older than what is written
-                elif self._has_no_room_for(person):
+                elif (
+                    self.pending - self._seen_again >= self._most_pending
+                    and person not in self._in_flight  # or else they wait already
+                ):
                     self.dropped["full"] += 1
                 else:
+                    self._seen_again += person in self._in_flight
                     self.pending += 1
                     if at > person.seen:
                         person.seen = at
@@ -315,13 +314,6 @@ class People(Memory):
                     self._enqueue(person)
         finally:
             self.lock.release()
-
-    def _has_no_room_for(self, person: Person) -> bool:
-        """Return whether another person must not wait. Those in flight wait already."""
-        if person in self._in_flight:
-            self._seen_again += 1
-            return False
-        return self.pending - self._seen_again >= self._most_pending
 
     def refuse(self, reason: Reason) -> None:
         """Count a sighting that is dropped before it waits."""
@@ -450,7 +442,8 @@ class People(Memory):
             person = self.recent.get(who) or self.remember(who)
             is_sent = person.left.is_sent  # an erasure that waits must still be sent
             self._depart(person, act, at)
-            person.left.note_stored(at, moment, is_sent=is_sent)
+            if person.left.at == at:  # no later one is known
+                person.left.is_sent, person.left.moment = is_sent, moment
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

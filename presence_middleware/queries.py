@@ -417,7 +417,7 @@ class Queries(Arguments):
         `PresenceUnavailable`. The reader of a request never raises the last: if Redis does not
         answer, the departure waits with the sightings.
         """
-        return self._depart(id, kind, erase=False)
+        return self._depart(id, kind, Act.LEFT)
 
     def forget(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Erase `id` with its last-seen time.
@@ -430,12 +430,10 @@ class Queries(Arguments):
         `PresenceUnavailable`. The reader of a request never raises the last: if Redis does not
         answer, the erasure waits with the sightings.
         """
-        return self._depart(id, kind, erase=True)
+        return self._depart(id, kind, Act.ERASED)
 
-    def departing(
-        self, id: Id | None, kind: str | None, *, erase: bool = False
-    ) -> tuple[str, str] | None:
-        """Check the arguments of `leave`, or of `forget` with `erase`; write nothing.
+    def departing(self, id: Id | None, kind: str | None, act: Act) -> tuple[str, str] | None:
+        """Check the arguments of `leave`, or of `forget` for `Act.ERASED`; write nothing.
 
         Returns the kind and the id as they are stored, or None if `id` is None. Raises `QueryError`
         for an unknown kind or an invalid id, and `UnsupportedQuery` if the store cannot do it.
@@ -444,17 +442,16 @@ class Queries(Arguments):
         if id is None:
             return None
         stored_id = _stored_id(id)
-        self.stores[kind].shard_for(stored_id).check_departure(Act.ERASED if erase else Act.LEFT)
+        self.stores[kind].shard_for(stored_id).check_departure(act)
         return kind, stored_id
 
-    def _depart(self, id: Id | None, kind: str | None, *, erase: bool) -> Plan[None]:
-        who = self.departing(id, kind, erase=erase)
+    def _depart(self, id: Id | None, kind: str | None, act: Act) -> Plan[None]:
+        who = self.departing(id, kind, act)
         if who is None:
             return
         kind, stored_id = who
         stamp = self.clock.stamp()
         moment = to_microseconds((yield from self._write_time()))
-        act = Act.ERASED if erase else Act.LEFT
         shard = self.stores[kind].shard_for(stored_id)
         yield from shard.write((), [(act, stored_id, moment, None)])
         for recorder in self.departures:

@@ -14,12 +14,12 @@ from .loading import check_app
 from .presence import Presence
 from .pulse import EMPTY, Pulse, Responder
 from .queries import Id
-from .recorder import Recorder, Visit, recorder_for
+from .recorder import Visit, recorder_for
 from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .rooms import Signal
 from .settings import Settings
-from .stores import Plan
+from .stores import Act, Plan
 
 T = TypeVar("T")
 
@@ -121,8 +121,6 @@ class PresenceMiddleware:
 class WsgiVisit(Visit, WsgiRequest, Presence):
     """The visit in the environ, which is also a reader. Its results include the visit itself."""
 
-    recorder: Recorder
-
     def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.
 
@@ -140,8 +138,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind)) is not None:
-            self.recorder.depart(who)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            self.recorder.depart(who, Act.LEFT)
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -151,8 +149,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
-            self.recorder.depart(who, erase=True)
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            self.recorder.depart(who, Act.ERASED)
 
 
 class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):

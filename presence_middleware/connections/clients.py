@@ -13,7 +13,7 @@ from functools import partialmethod
 from typing import Any
 
 from .limits import RESERVED
-from .url import Address, Options, RedisURL, parse_address
+from .url import Options, RedisURL
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -57,32 +57,26 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         from redis.retry import Retry
         from redis.utils import get_lib_version
 
-        from . import prompt_close, timed
-        from .credentials import ImportedCredentials
+        from . import redis_py
 
         parsers: dict[str, Any] = {
             "ssl_min_version": int,  # redis-py before 8 leaves it a text, which it then refuses
             **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
-            "credential_provider": ImportedCredentials,
+            "credential_provider": redis_py.ImportedCredentials,
         }
-        classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
-        if url.scheme == "embedded":  # this needs a POSIX system
-            from .on_demand import JoiningConnection, OnDemandConnection
-
-            classes["embedded"] = OnDemandConnection if url.may_start else JoiningConnection
+        classes: dict[str, Any] = {**(redis_py.ASYNC_CLASSES if is_async else redis_py.CLASSES)}
+        if not url.may_start:
+            classes["embedded"] = redis_py.JoiningConnection
         # From Python 3.13 on, the first call imports more, and the first connection makes it.
         get_lib_version()  # type: ignore[no-untyped-call]
 
     most = url.max_readers + RESERVED
-    if url.scheme == "embedded":
-        address = Address((), url.target, {}, {})
-    else:
-        address = parse_address(url.scheme, url.target)
+    address = url.address
     given = _typed(address.options, parsers)
     given.pop("max_connections", None)
     if url.is_cluster:
         (host, port), *others = address.hosts
-        base: Any = timed.CLASSES[url.scheme.removesuffix("+cluster")]
+        base: Any = redis_py.CLASSES[url.scheme.removesuffix("+cluster")]
         # redis-py drops options that it does not expect of a Cluster, among them some of TLS.
         fitted = {"__init__": partialmethod(base.__init__, **given)}
         # This asks the nodes of the URL for all other nodes.

@@ -44,6 +44,9 @@ _POOL_IS_FULL = {"Too many connections", "No connection available."}
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
+# Of MOVED and ASK, redis-py keeps a slot and an address.
+_MOVED = "another node has the key; PRESENCE_REDIS_URL of a Cluster is redis+cluster://…"
+
 # redis-py describes each Sentinel by the options of its connections, before what went wrong there.
 _SENTINELS = re.compile(" : <.* - ", re.DOTALL)
 
@@ -138,7 +141,8 @@ class _Runner:
         with suppress(Exception):
             closing = client.connection_pool.disconnect(inuse_connections=False)
             if closing is not None:
-                await closing
+                # A cancelled reader must not stop it: others may wait for the same connection.
+                await asyncio.shield(closing)
 
 
 class Driver(_Runner):
@@ -315,7 +319,7 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
             error.args = (_SENTINELS.sub(": ", str(error)),)
         text = str(error) or type(error).__name__
         return PresenceUnavailable(f"Redis did not answer: {text}{remedy}")
-    from redis.exceptions import NoScriptError
+    from redis.exceptions import AskError, NoScriptError
 
     if isinstance(error, NoScriptError):
         return ScriptMissing("the server does not have this script")
@@ -323,7 +327,7 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
     # not know a command repeats its arguments.
     text = str(error).partition(", with args beginning with")[0]
     text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
-    message = _SCRIPT_PREFIX.sub("", text)
+    message = _MOVED if isinstance(error, AskError) else _SCRIPT_PREFIX.sub("", text)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")
 

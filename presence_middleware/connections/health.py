@@ -80,9 +80,7 @@ class RedisHealth:
 
     def is_refusing(self) -> bool:
         """Return whether any target answered, but refused the last attempt."""
-        return bool(self.failing) and any(
-            failure.is_refusal for failure in list(self.failing.values())
-        )
+        return any(failure.is_refusal for failure in list(self.failing.values()))
 
     def failed(self, target: str, error: Exception | None = None) -> None:
         """Note that an attempt failed, with `error` if it is known."""

@@ -102,9 +102,14 @@ class RedisURL:
     @property
     def max_readers(self) -> int:
         """The most readers that may use a client at once: the option `max_connections`."""
-        has_options = self.scheme in _FORMS
-        options = parse_address(self.scheme, self.target).options if has_options else {}
-        return int(options.get("max_connections", CONNECTIONS))
+        return int(self.address.options.get("max_connections", CONNECTIONS))
+
+    @property
+    def address(self) -> "Address":
+        """The parts of the target. All of it is the name for `embedded` and `memory`."""
+        if self.scheme in _FORMS:
+            return parse_address(self.scheme, self.target)
+        return Address((), self.target, {}, {})
 
     def __str__(self) -> str:
         return hide_credentials(f"{self.scheme}://{self.target}")

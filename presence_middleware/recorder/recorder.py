@@ -23,14 +23,13 @@ from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Sightings
 from ..request import StateRequest
-from ..rooms import Room, Signal
+from ..rooms import Room
 from ..settings import Settings, settings_or_env
 from ..stores import Act, Plan
 from .guests import Guests
+from .open_visits import OpenVisits
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
-from .verdict import UNCOUNTED
-from .visit import OpenVisits, Visit
 from .worker import Worker
 from .writer import Attempt, Writer
 
@@ -135,7 +134,7 @@ class Recorder:
             self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
         )
         self.usual_until = -math.inf
-        """Until when a plain request needs no `admit`, by the recorder's clock."""
+        """Until when a plain request needs no `begin`, by the recorder's clock."""
         self.health.begin()
         self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
         # At last: from then on, other threads of this process take everything as it is.
@@ -148,20 +147,12 @@ class Recorder:
 
     # Called by visits, on the path of requests.
 
-    def admit(self, visit: Visit, signal: Signal | None) -> None:
-        """Decide what a visit is that has just arrived. Add it to `open_visits` if it may count.
-
-        `signal` is what a page said with the request.
-        """
-        visit.signal = signal
-        visit.purpose = self.filter.purpose_of(visit, signal)
-        if visit.purpose in UNCOUNTED:
-            return
+    def begin(self) -> None:
+        """Get ready for a visit that may count."""
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
             self.usual_until = self.hints.look_at
-        self.open_visits[visit] = None
 
     def record(  # noqa: PLR0917 - each request comes here, and keywords take longer
         self,
@@ -329,13 +320,13 @@ class Recorder:
             raise failure
         return attempt
 
-    def depart(self, who: Who, *, erase: bool = False) -> None:
+    def depart(self, who: Who, act: Act) -> None:
         """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.
 
-        With `erase`, also delete its last-seen time. Never raises.
+        `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Never raises.
         """
         stamp = self.stamp()
-        self.people.note(who, stamp, stamp, Act.ERASED if erase else Act.LEFT)
+        self.people.note(who, stamp, stamp, act)
         self.write_for_reader()
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
@@ -413,10 +404,8 @@ def recorder_for(
     return Recorder(settings, client=client, clock=clock)
 
 
-@cache
-def shared_recorder(settings: Settings) -> Recorder:
-    """Return the recorder that all apps with equal settings share."""
-    return Recorder(settings)
+shared_recorder = cache(Recorder)
+"""Returns the recorder that all apps with equal settings share."""
 
 
 @atexit.register

@@ -1,24 +1,18 @@
 """A visit: an open request or connection, with its arrival and its identity."""
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
+from collections.abc import Container, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
-from ..backend import Backend
 from ..connections.limits import Patience
 from ..errors import QueryError
 from ..identity.ids import Who
-from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
+from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity
 from ..request import OVER, StateRequest
 from ..rooms import Room, Signal
-from ..settings import Settings
 from ..stores import NOWHERE, Act
-from .request_filter import RequestFilter
-from .setup_hints import SetupHints
+from .recorder import Recorder
 from .verdict import (
     ENDS_LOGIN,
     LOGOUTS,
@@ -33,35 +27,8 @@ from .verdict import (
     verdict,
 )
 
-REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 LOGIN_PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 SEEN, LEFT, NO_VISIT = Act.SEEN, Act.LEFT, Purpose.NO_VISIT  # constants are read faster
-
-
-class Recording(Protocol):
-    """The part of the recorder that a visit uses."""
-
-    backend: Backend
-    settings: Settings
-    resolver: IdentityResolver
-    filter: RequestFilter
-    open_visits: "OpenVisits"
-    hints: SetupHints
-    usual_until: float
-
-    @property
-    def stamp(self) -> Callable[[], float]: ...
-    def admit(self, visit: "Visit", signal: Signal | None) -> None: ...
-    def record(  # noqa: PLR0917
-        self,
-        who: Who,
-        at: float,
-        arrival: float,
-        act: Act = Act.SEEN,
-        room: Room | None = None,
-        inventor: StateRequest | None = None,
-    ) -> None: ...
-    def write_for_reader(self) -> None: ...
 
 
 class Visit(StateRequest):
@@ -101,7 +68,7 @@ class Visit(StateRequest):
         first.is_usual = first.room = first._is_long = first._noted = None
 
     def __init__(
-        self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
+        self, recorder: Recorder, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
         """Begin a visit when its request arrives. The caller must call `end` later.
 
@@ -116,7 +83,11 @@ class Visit(StateRequest):
             self.is_usual = True
             recorder.open_visits[self] = None
         else:
-            recorder.admit(self, signal)
+            self.signal = signal
+            self.purpose = recorder.filter.purpose_of(self, signal)
+            if self.purpose not in UNCOUNTED:
+                recorder.begin()
+                recorder.open_visits[self] = None
             self.note_login()
         rooms = self.backend.rooms
         if rooms is not None:
@@ -336,7 +307,7 @@ class Unrecorded(Visit):
     arrival = stamp = age = 0.0
 
     def __init__(
-        self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
+        self, recorder: Recorder, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
         self.recorder, self.backend, self.signal = recorder, recorder.backend, signal
         self.is_usual = not recorder.resolver.checks_status
@@ -347,40 +318,3 @@ class Unrecorded(Visit):
 
     def end(self) -> None:
         self.release()
-
-
-class OpenVisits(dict[Visit, None]):
-    """The visits that have arrived and not ended, oldest first."""
-
-    def __init__(self, stamp: Callable[[], float], age: float, interval: float) -> None:
-        """Visits are refreshed once they are `age` seconds old, each once per `interval`.
-
-        `stamp` is the recorder's clock.
-        """
-        super().__init__()
-        self._stamp, self._age, self._interval = stamp, age, interval
-        self.abandoned: deque[Visit] = deque()
-        """Visits whose response was dropped unclosed. Appending to it takes no lock."""
-
-    def end_abandoned(self) -> None:
-        """End the visits that were abandoned."""
-        with suppress(IndexError):  # another thread may take the last
-            while True:
-                self.abandoned.popleft().end()
-
-    def note(self) -> None:
-        """Record all visits."""
-        self.end_abandoned()
-        for visit in list(self):
-            visit.note()
-
-    def refresh(self) -> None:
-        """Record the visits that have been open for some time, each once per interval."""
-        self.end_abandoned()
-        for number, visit in enumerate(list(self), 1):
-            # Not the same moment for all: a sweep takes all users of a moment together.
-            now = self._stamp()
-            if now - visit.arrival >= self._age:
-                visit.refresh(now, self._interval)
-            if not number % REFRESHED_IN_A_ROW:
-                time.sleep(0)  # let other threads have their turn

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from .agreement import UpkeepLease, agree
-from .events import EventStream, Position
+from .events import Position
 from .history import History, Sample
 from .minutes import HyperLogLog, MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
 from .shards import Shards
 from .sorted_set import NOWHERE, SortedSet, room_number
-from .store import Act, Departure, Move, Seen, Sighting, Store, Write, Written, moment_of
+from .store import Act, Departure, Seen, Sighting, Store, Write, moment_of
 
 STORES: dict[str, Callable[..., Store]] = {
     "sorted-set": SortedSet,
@@ -25,20 +25,16 @@ __all__ = [
     "Batch",
     "Command",
     "Departure",
-    "EventStream",
     "History",
-    "Move",
     "Plan",
     "Position",
     "Sample",
     "Seen",
     "Shards",
     "Sighting",
-    "SortedSet",
     "Store",
     "UpkeepLease",
     "Write",
-    "Written",
     "agree",
     "merge_plans",
     "moment_of",

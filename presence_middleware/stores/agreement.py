@@ -161,6 +161,9 @@ class UpkeepLease:
     plain commands are enough, and a process that finds another name in the key steps down.
     """
 
+    MOST_SECONDS = 120.0
+    """No lease is longer."""
+
     def __init__(self, prefix: str) -> None:
         """Create the lease of a site. `prefix` is `PRESENCE_PREFIX`."""
         self.key, self.prefix = keys.upkeep(prefix), prefix
@@ -186,10 +189,13 @@ class UpkeepLease:
                 return 0.0
         ends_at = time.monotonic() + seconds
         (left,) = yield Batch((("PTTL", self.key),))
-        if left > 0:
+        # A lease that lasts longer than any was taken before the server's clock was set back.
+        is_stale = left > 1000 * self.MOST_SECONDS
+        if left > 0 and not is_stale:
             return float(left) / 1000
-        command = ("SET", self.key, self._who, "NX", "PX", math.ceil(seconds * 1000))
-        (is_taken,) = yield Batch((command,))
+        milliseconds = math.ceil(seconds * 1000)
+        take = ("SET", self.key, self._who, "PX", milliseconds, *(() if is_stale else ("NX",)))
+        (is_taken,) = yield Batch((take,))
         if not is_taken:
             return seconds
         self._ends_at = ends_at

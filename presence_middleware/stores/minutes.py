@@ -5,11 +5,9 @@ that are at most a minute too old. Minutes are numbered since the epoch, so key 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import compress
-from typing import NoReturn
 
-from ..errors import UnsupportedQuery
 from . import keys
 from .plan import (
     CHUNK,
@@ -153,18 +151,6 @@ class MinuteSets(ScriptedStore):
         return f"{self.key.minute_set}{minute}"
 
 
-def _refusing(operation: str, alternative: str) -> Callable[..., NoReturn]:
-    """Return a method for what a `HyperLogLog` cannot do: it raises `UnsupportedQuery`."""
-
-    def refuse(store: Store, *_: object, **__: object) -> NoReturn:
-        raise UnsupportedQuery(
-            f"kind {store.kind!r} is stored as a hyperloglog, which cannot {operation}: "
-            f"{alternative} (PRESENCE_STORE)"
-        )
-
-    return refuse
-
-
 class HyperLogLog(Store):
     """The store `hyperloglog`: it counts within about one per cent and stores no ids.
 
@@ -196,18 +182,6 @@ class HyperLogLog(Store):
         for trip in chunks(commands, COMMANDS_PER_TRIP):
             replies += yield Batch(tuple(trip))
         return Written((), 0, score(replies[0]) if write else None, 0, 0)
-
-    def check_departure(self, act: Act) -> None:
-        if act not in self.acts:
-            self._depart()
-
-    _depart = _refusing("take an id offline", "sorted-set and minute-sets can")
-    online = _refusing("list who is online", "sorted-set and minute-sets can")
-    online_among = _refusing("look up whether an id is online", "sorted-set and minute-sets can")
-    online_friends = _refusing("look up which friends are online", "sorted-set and minute-sets can")
-    last_seen = _refusing(
-        "look up when an id was seen", "sorted-set can, minute-sets to the minute"
-    )
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))

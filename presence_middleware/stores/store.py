@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
@@ -149,6 +149,15 @@ class Store(ABC):
         self._timed: tuple[str, ...] = (self.key.left,)
         """Its sorted sets by moments that must not lie ahead."""
 
+    def _refuse(
+        self, operation: str, alternative: str = "sorted-set and minute-sets can"
+    ) -> NoReturn:
+        """Raise `UnsupportedQuery`, because no ids are stored."""
+        raise UnsupportedQuery(
+            f"kind {self.kind!r} is stored as a hyperloglog, which cannot {operation}: "
+            f"{alternative} (PRESENCE_STORE)"
+        )
+
     @abstractmethod
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -163,7 +172,8 @@ class Store(ABC):
 
     def check_departure(self, act: Act) -> None:
         """Raise `UnsupportedQuery` if ids cannot depart in this way. Write nothing."""
-        return
+        if act not in self.acts:
+            self._refuse("take an id offline")
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
@@ -198,7 +208,6 @@ class Store(ABC):
         """
         return self.count(now, period)
 
-    @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
@@ -207,18 +216,19 @@ class Store(ABC):
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
         page. Only the ids that a caller uses are worth decoding.
         """
+        self._refuse("list who is online")
 
-    @abstractmethod
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
+        self._refuse("look up whether an id is online")
 
-    @abstractmethod
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
+        self._refuse("look up which friends are online")
 
-    @abstractmethod
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
+        self._refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         """Return the true last-seen times of those ids that said goodbye.

@@ -16,8 +16,9 @@ from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.url import RedisURL
 from presence_middleware.people import People
 from presence_middleware.rooms import Room
-from presence_middleware.stores import STORES, Seen, SortedSet, Store, Write
+from presence_middleware.stores import STORES, Seen, Store, Write
 from presence_middleware.stores.plan import to_microseconds
+from presence_middleware.stores.sorted_set import SortedSet
 from tests.support.memory import traced
 
 from .machine import Gauge, server

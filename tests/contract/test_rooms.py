@@ -9,8 +9,9 @@ import pytest
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.recorder import recorder_for
 from presence_middleware.rooms import Room
-from presence_middleware.stores import Act, Batch, Move, Plan, room_number, sorted_set
+from presence_middleware.stores import Act, Batch, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
+from presence_middleware.stores.store import Move
 from tests.support.asking import State
 from tests.support.backends import Server, by_trips, send
 from tests.support.process import Process, Recording, Start

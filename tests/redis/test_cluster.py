@@ -313,6 +313,16 @@ def count_of(cluster: Cluster, command: str) -> int:
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for stats in found)
 
 
+def test_the_url_of_one_node_is_answered_with_the_form_of_a_cluster(
+    cluster: Cluster, prefix: str
+) -> None:
+    owner = cluster.owner_of(keys.layout(prefix))
+    other = next(node for node in cluster.primaries if node is not owner)
+    site = timed_site.settings(f"redis://127.0.0.1:{other.port}", prefix)
+    with pytest.raises(PresenceUnavailable, match=r"of a Cluster is redis\+cluster://"):
+        Presence(site).counts()
+
+
 @pytest.mark.parametrize("url", ["redis://h", "redis+cluster://h"])
 def test_a_client_of_another_sort_than_the_url_is_refused(
     cluster: Cluster, prefix: str, url: str

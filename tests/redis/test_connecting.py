@@ -246,6 +246,35 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
     assert async_sockets_to(server.port) == 0
 
 
+@pytest.mark.parametrize("is_passed", [False, True], ids=["client of the URL", "passed client"])
+def test_a_reader_that_is_cancelled_cancels_no_other(
+    server: TlsServer, prefix: str, is_passed: bool
+) -> None:
+    # An old redis-py takes this option for a text.
+    url = server.tls_url().replace("&ssl_min_version=771", "")
+    url = f"{url}&socket_connect_timeout=2&socket_timeout=0.5"
+
+    async def read() -> list[Any]:
+        client = redis.asyncio.Redis.from_url(url) if is_passed else None
+        presence = AsyncPresence(settings(url, prefix), client=client)
+        assert await asyncio.gather(*(presence.count() for _ in range(3))) == [0] * 3
+        health = presence.backend.health
+        with hung(server):
+            readers = [asyncio.create_task(presence.count()) for _ in range(2)]
+            # Both close the other connections, and the server confirms the end of none.
+            while health.generation < len(readers):
+                await asyncio.sleep(0.01)
+            readers[0].cancel()
+            errors = await asyncio.gather(*readers, return_exceptions=True)
+        if client is not None:
+            await client.aclose()
+        await presence.aclose()
+        return errors
+
+    _, error = asyncio.run(read())
+    assert isinstance(error, PresenceUnavailable)
+
+
 @pytest.fixture(params=["valkey", "redis_server", "redis62"])
 def plain(request: pytest.FixtureRequest) -> Server:
     server: Server = request.getfixturevalue(request.param)

@@ -150,7 +150,7 @@ def test_whoever_is_erased_before_they_were_written_is_never_announced(
     sharded: FollowedSite,
 ) -> None:
     sharded.recorder.record(("user", "ann"), sharded.clock.now)
-    sharded.recorder.depart(("user", "ann"), erase=True)
+    sharded.recorder.depart(("user", "ann"), Act.ERASED)
     assert sharded.keys_with("ann") == set()
     assert sharded.announced() == []
 

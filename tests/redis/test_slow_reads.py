@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.connections import drivers, limits, timed
+from presence_middleware.connections import drivers, limits, redis_py
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
@@ -239,12 +239,12 @@ def test_an_exit_that_can_start_no_thread_looks_up_no_known_host(
 ) -> None:
     """As in the exit handlers of Python 3.12, which run after the end of the main thread."""
     name_service.may_answer.set()
-    known = timed.addresses_of(HOST, 1, 0)
+    known = redis_py.addresses_of(HOST, 1, 0)
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
     asked = [name_service.asked]
     for port, is_exit in ((1, False), (1, True), (2, True)):
         monkeypatch.setattr(threading.main_thread(), "is_alive", lambda ends=is_exit: not ends)
-        assert timed.addresses_of(HOST, port, 0) == known
+        assert redis_py.addresses_of(HOST, port, 0) == known
         asked.append(name_service.asked - asked[0])
     assert asked[1:] == [1, 1, 2]
 

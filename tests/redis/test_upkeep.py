@@ -85,6 +85,16 @@ def test_one_process_holds_the_lease_until_it_ends_or_is_killed(
     assert processes.samples() == 7
 
 
+def test_a_lease_that_is_too_long_is_of_a_clock_that_was_set_back(
+    opened: Callable[..., Processes], client: Any
+) -> None:
+    processes = opened(1)
+    client.set(processes.key, "killed", px=3_600_000)
+    processes.go_on(1)
+    assert client.get(processes.key) != b"killed"
+    assert processes.samples() == 1
+
+
 def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
     processes: Processes, client: Any
 ) -> None:
@@ -108,7 +118,7 @@ def test_whoever_lost_the_lease_steps_down_and_gives_up_nothing(
     processes: Processes, client: Any, *, has_looked: bool
 ) -> None:
     first = processes.first
-    client.set(processes.key, "another", px=600_000)
+    client.set(processes.key, "another", px=100_000)
     if has_looked:
         processes.go_on(600, first)
         assert client.get(processes.key) == b"another"

@@ -21,7 +21,7 @@ import redis
 from presence_middleware import Event, Presence, PresenceUnavailable, Settings
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan, Store, keys
+from presence_middleware.stores import Act, Batch, Plan, Store, keys
 from presence_middleware.stores.plan import members_with_scores
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import PASSWORD, SHORT, url_of_user
@@ -71,7 +71,7 @@ class Walk(Followed):
         id, recorder = PEOPLE[number], self.recorders[number % WORKERS]
         dice = random.random()
         if dice < 0.05 and id in self.where:
-            recorder.depart(("user", id))
+            recorder.depart(("user", id), Act.LEFT)
             del self.where[id]
             return
         path = random.choice(ROOMS) if dice < 0.8 or id not in self.where else "/api"

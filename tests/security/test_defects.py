@@ -26,7 +26,7 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
-from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores import Act, Batch, Plan
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import never
@@ -182,7 +182,7 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(
     visit = WsgiVisit(recorder, {})
     clock.now += 60
     visit.refresh(clock(), 30)
-    recorder.depart(("user", "ann"))
+    recorder.depart(("user", "ann"), Act.LEFT)
     clock.now += 60
     monkeypatch.setattr(Meanwhile, "happens", lambda: visit.identify("bob"))
     visit.refresh(clock(), 30)

@@ -7,7 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from presence_middleware.stores import Act, Departure, Seen, Write, Written
+from presence_middleware.stores import Act, Departure, Seen, Write
+from presence_middleware.stores.store import Written
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
