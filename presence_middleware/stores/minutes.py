@@ -15,7 +15,6 @@ from .plan import (
     Batch,
     Command,
     Plan,
-    as_seconds,
     chunks,
     load_script,
     score,
@@ -169,7 +168,7 @@ class HyperLogLog(Store):
                 # A write that is lost stays missing, so that the next shows it if this fails.
                 (
                     *("ZADD", self.key.writers, *(["XX"] if write.previous else [])),
-                    *(as_seconds(write.moment), write.process),
+                    *(f"{write.moment}e-6", write.process),
                 ),
                 ("EXPIRE", self.key.writers, self.ttl),
             )
