@@ -27,9 +27,10 @@ from ..rooms import Room
 from ..settings import Settings, settings_or_env
 from ..stores import Act, Plan
 from .guests import Guests
-from .open_visits import OpenVisits
+from .open_visits import OpenVisit, OpenVisits
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
+from .verdict import UNCOUNTED, Purpose
 from .worker import Worker
 from .writer import Attempt, Writer
 
@@ -134,7 +135,7 @@ class Recorder:
             self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
         )
         self.usual_until = -math.inf
-        """Until when a plain request needs no `begin`, by the recorder's clock."""
+        """Until when a plain request needs no `admit`, by the recorder's clock."""
         self.health.begin()
         self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
         # At last: from then on, other threads of this process take everything as it is.
@@ -147,12 +148,15 @@ class Recorder:
 
     # Called by visits, on the path of requests.
 
-    def begin(self) -> None:
-        """Get ready for a visit that may count."""
+    def admit(self, visit: OpenVisit, purpose: Purpose) -> None:
+        """Add a visit that has just arrived to `open_visits`, unless its purpose never counts."""
+        if purpose in UNCOUNTED:
+            return
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
             self.usual_until = self.hints.look_at
+        self.open_visits[visit] = None
 
     def record(  # noqa: PLR0917 - each request comes here, and keywords take longer
         self,
