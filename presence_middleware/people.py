@@ -7,6 +7,7 @@ are by the recorder's clock.
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -54,6 +55,7 @@ NOT_DEPARTED = Departed(SEEN, NEVER, is_sent=True)
 """In place of the departure of whoever has not departed."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Person:
     """All that this process remembers of an identity.
 
@@ -61,34 +63,23 @@ class Person:
     step.
     """
 
-    __slots__ = (
-        "arrival",
-        "goodbye",
-        "id",
-        "is_moving",
-        "is_queued",
-        "left",
-        "room",
-        "seen",
-        "sent",
-        "shard",
-        "who",
-    )
-
-    def __init__(self, who: Who) -> None:
-        self.who = who
-        self.seen = self.sent = self.arrival = NEVER
-        self.goodbye = self.left = NOT_DEPARTED
-        """The last goodbye; the last logout or erasure."""
-        self.room: Room | None = None
-        """The room that was entered or left last. None if there was none."""
-        self.is_moving = False
-        """True until the room is written."""
-        self.is_queued = False
-        self.id = ""
-        """The id as it is stored, once the writer has resolved it."""
-        self.shard: Store | None = None
-        """The shard that holds the id. None until the writer has resolved it."""
+    who: Who
+    seen: float = NEVER
+    sent: float = NEVER
+    arrival: float = NEVER
+    goodbye: Departed = NOT_DEPARTED
+    """The last goodbye."""
+    left: Departed = NOT_DEPARTED
+    """The last logout or erasure."""
+    room: Room | None = None
+    """The room that was entered or left last. None if there was none."""
+    is_moving: bool = False
+    """True until the room is written."""
+    is_queued: bool = False
+    id: str = ""
+    """The id as it is stored, once the writer has resolved it."""
+    shard: Store | None = None
+    """The shard that holds the id. None until the writer has resolved it."""
 
     def enter(self, room: Room) -> bool:
         """Enter a room. Return False if another was entered since, or if nothing changes."""

@@ -4,7 +4,6 @@ import atexit
 import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exit, that is too late
 import math
 import os
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from weakref import WeakSet
 from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
-from ..connections.health import RedisHealth
+from ..connections.health import RedisHealth, jitter
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
 from ..identity.ids import Who
@@ -39,7 +38,6 @@ SEEN = Act.SEEN
 
 T = TypeVar("T")
 _resetting = threading.Lock()  # several requests may find at once that this process was forked
-_jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ class Recorder:
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True
-        return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
+        return self.settings.flush_interval * jitter.uniform(0.8, 1.0) if is_busy else 0.0
 
     # Writing, in the thread or in a handler.
 

@@ -144,6 +144,8 @@ class Store(ABC):
         """The beginning of its keys."""
         self.ttl = keys.ttl(self.keep_seconds)
         """The lifetime of its keys after a write, in seconds."""
+        self.gone_after = self.window
+        """After how many seconds without a sighting an id has gone."""
         self.max_members = max(1, self.max_members)
         self.key = keys.ShardKeys(self.prefix, self.kind)
         self._timed: tuple[str, ...] = (self.key.left,)
