@@ -146,7 +146,6 @@ class Store(ABC):
         """The lifetime of its keys after a write, in seconds."""
         self.gone_after = self.window
         """After how many seconds without a sighting an id has gone."""
-        self.max_members = max(1, self.max_members)
         self.key = keys.ShardKeys(self.prefix, self.kind)
         self._timed: tuple[str, ...] = (self.key.left,)
         """Its sorted sets by moments that must not lie ahead."""

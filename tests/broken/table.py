@@ -1897,8 +1897,8 @@ loss-hides-behind-a-lost-reply:
 - if since == '' or at_least(reply[3], now - since) then
 + if true then
 loss-hides-from-hyperloglogs: The same holds where nobody can leave.
-- *(["XX"] if write.previous else [])
-+ *()
+- ["XX"] if write.previous else []
++ []
 late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
 - if act ~= GOODBYE and at_least(now - window, moment) then
 + if false then
