@@ -6,10 +6,13 @@ import math
 import os
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from .. import logs
@@ -26,7 +29,6 @@ from ..rooms import Room
 from ..settings import Settings, settings_or_env
 from ..stores import Act, Plan
 from .guests import Guests
-from .open_visits import OpenVisit, OpenVisits
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .verdict import UNCOUNTED, Purpose
@@ -34,6 +36,7 @@ from .worker import Worker
 from .writer import Attempt, Writer
 
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
+REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 SEEN = Act.SEEN
 
 T = TypeVar("T")
@@ -69,6 +72,53 @@ class Stats:
     """The last error of a write. None if there was none."""
     last_flush: datetime | None
     """The time of the last successful write, in UTC. None if there was none."""
+
+
+class OpenVisit(Protocol):
+    """The part of a visit that is used while it is open: `Visit` describes it."""
+
+    arrival: float
+
+    def note(self) -> None: ...
+    def refresh(self, now: float, interval: float) -> None: ...
+    def end(self) -> None: ...
+
+
+class OpenVisits(dict[OpenVisit, None]):
+    """The visits that have arrived and not ended, oldest first."""
+
+    def __init__(self, stamp: Callable[[], float], age: float, interval: float) -> None:
+        """Visits are refreshed once they are `age` seconds old, each once per `interval`.
+
+        `stamp` is the recorder's clock.
+        """
+        super().__init__()
+        self._stamp, self._age, self._interval = stamp, age, interval
+        self.abandoned: deque[OpenVisit] = deque()
+        """Visits whose response was dropped unclosed. Appending to it takes no lock."""
+
+    def end_abandoned(self) -> None:
+        """End the visits that were abandoned."""
+        with suppress(IndexError):  # another thread may take the last
+            while True:
+                self.abandoned.popleft().end()
+
+    def note(self) -> None:
+        """Record all visits."""
+        self.end_abandoned()
+        for visit in list(self):
+            visit.note()
+
+    def refresh(self) -> None:
+        """Record the visits that have been open for some time, each once per interval."""
+        self.end_abandoned()
+        for number, visit in enumerate(list(self), 1):
+            # Not the same moment for all: a sweep takes all users of a moment together.
+            now = self._stamp()
+            if now - visit.arrival >= self._age:
+                visit.refresh(now, self._interval)
+            if not number % REFRESHED_IN_A_ROW:
+                time.sleep(0)  # let other threads have their turn
 
 
 class Recorder:
