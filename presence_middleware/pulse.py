@@ -54,7 +54,7 @@ class Pulse:
         Return a response instead if the request is no visit: for the script, and at the path of the
         pulse for other methods than POST and for other sites.
         """
-        is_own = path.startswith(self._path) and path in (self._path, self._script_path)
+        is_own = path in (self._path, self._script_path)
         method = state.get("REQUEST_METHOD") or state.get("method")
         if not is_own and method != "POST":
             return None

@@ -72,8 +72,6 @@ class RedisHealth:
 
     def resting(self) -> set[str]:
         """Return the targets that are not to be tried now, because their pause is not over."""
-        if not self.failing:
-            return set()
         now = time.monotonic()
         failing = self.failing.copy()  # another thread may remove a failure at any time
         return {target for target, failure in failing.items() if now < failure.next_attempt}

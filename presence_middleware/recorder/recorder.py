@@ -189,11 +189,6 @@ class Recorder:
         # At last: from then on, other threads of this process take everything as it is.
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
 
-    @property
-    def thread(self) -> threading.Thread | None:
-        """The thread that writes. None before the first visit, and where threads cannot run."""
-        return self.worker.thread
-
     # Called by visits, on the path of requests.
 
     def admit(self, visit: OpenVisit, purpose: Purpose) -> None:

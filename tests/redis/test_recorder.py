@@ -310,7 +310,7 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     worker.clock.now += 5
     worker.did("eve")
     wait_until(lambda: recorder.stats().flushed == 3)
-    assert recorder.thread is not None
+    assert recorder.worker.thread is not None
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
@@ -361,7 +361,7 @@ def test_close_ends_the_thread_after_its_round(
 
     monkeypatch.setattr(Upkeep, "run", run)
     visit(recorder, "bob")
-    thread = recorder.thread
+    thread = recorder.worker.thread
     assert thread is not None
     assert began.wait(10)
     recorder.close()

@@ -310,11 +310,11 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
 def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
     recorder = Recorder(by_header(valkey.url, prefix))
     visit(recorder, "bob")
-    assert recorder.thread is not None
+    assert recorder.worker.thread is not None
     recorder.worker.stopping.set()
     recorder.worker.wake()
-    recorder.thread.join(10)
-    assert not recorder.thread.is_alive()
+    recorder.worker.thread.join(10)
+    assert not recorder.worker.thread.is_alive()
     visit(recorder, "alice")
     wait_until(lambda: recorder.stats().flushed == 2)
     recorder.close()
