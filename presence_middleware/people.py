@@ -342,16 +342,11 @@ class People(Memory):
     def __len__(self) -> int:
         return len(self._queue)
 
-    @property
-    def recorded(self) -> int:
-        """The number of sightings."""
-        return self.coalesced + self.flushed + self.pending + self.dropped.total()
-
     def counters(self) -> dict[str, Any]:
         """Return all counters at the same moment, so that they add up."""
         with self.lock:
             return {
-                "recorded": self.recorded,
+                "recorded": self.coalesced + self.flushed + self.pending + self.dropped.total(),
                 "coalesced": self.coalesced,
                 "flushed": self.flushed,
                 "pending": self.pending,

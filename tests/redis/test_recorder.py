@@ -96,7 +96,8 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
     assert people.pending == len(waiting)
     is_full = len({step[0] for step in steps if step not in (TAKE, RESTORE)}) > limit
     assert people.dropped["full"] == is_full
-    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded
+    recorded = people.counters()["recorded"]
+    assert people.coalesced + people.dropped["full"] + people.pending == recorded
     taken = {each.person.who[1]: (each.seen, each.arrival) for each in people.take(100)}
     assert taken == waiting
 
