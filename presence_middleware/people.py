@@ -6,7 +6,7 @@ are by the recorder's clock.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -229,12 +229,10 @@ class Memory:
         self.period_ends = (self.period_ends if has_just_ended else now) + self._window
         return True
 
-    def of_shard(self, shard: Store) -> Iterator[Person]:
-        """Yield the people whose data a shard holds."""
-        for period in (self._earlier, self.recent):
-            for person in period.values():
-                if person.shard is shard:
-                    yield person
+    def of_shard(self, shard: Store) -> list[Person]:
+        """Return the people whose data a shard holds."""
+        everybody = chain(self._earlier.values(), self.recent.values())
+        return [person for person in everybody if person.shard is shard]
 
 
 class People(Memory):
