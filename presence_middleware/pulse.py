@@ -39,8 +39,6 @@ class Pulse:
         """
         self._path = settings.pulse_path
         self._script_path = f"{self._path}.js"
-        self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
-        """True if only layers of the app may know whose pulse it is, so that it must run."""
         source = files(__package__).joinpath("pulse.js").read_text("utf-8")
         times = {"every": settings.refresh_seconds, "window": settings.window}
         milliseconds = {name: str(int(1000 * seconds)) for name, seconds in times.items()}

@@ -271,6 +271,8 @@ class IdentityResolver:
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""
+        self.needs_app = self.checks_status or any(set_by_app)
+        """True if only layers of the app may know who sent a request, so that it must run."""
         crawlers = None if bots == OFF else Crawlers(monotonic)
 
         def search(matchers: list[RuleMatcher]) -> Search:
