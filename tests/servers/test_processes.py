@@ -207,7 +207,8 @@ class SlowImports:
 
     def find_spec(self, name, *_):
         # The first connection of Python 3.13 and later imports a part of email.
-        if name.startswith(("presence_middleware.", "email.message")):
+        names = "presence_middleware.", "redis.backoff", "redis.retry", "email.message"
+        if name.startswith(names):
             self.begun.put(name)
             time.sleep(0.1)
 
