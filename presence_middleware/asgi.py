@@ -78,9 +78,9 @@ class PresenceMiddleware:
             self.presence = AsyncPresence(backend=self.recorder.backend)
             settings = self.recorder.settings
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
-            self._pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
+            pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
             board = AsgiBoard(self.presence) if settings.board_path else None
-            self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
+            self._responders: list[Responder] = [each for each in (pulse, board) if each]
         except SettingsError as error:
             if not is_in_loop():
                 raise
@@ -134,7 +134,7 @@ class PresenceMiddleware:
                 cookies[:] = [pair for pair in headers if pair[0].lower() == b"set-cookie"]
 
         try:
-            if self._pulse is not None and self._pulse.needs_app:
+            if self.recorder.resolver.needs_app:
                 inner = _noting(send_nothing, visit) if visit.needs_status else send_nothing
                 await self.app(scope, receive, _send_and_end(inner, visit))
         finally:

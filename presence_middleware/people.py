@@ -6,7 +6,8 @@ are by the recorder's clock.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -54,6 +55,7 @@ NOT_DEPARTED = Departed(SEEN, NEVER, is_sent=True)
 """In place of the departure of whoever has not departed."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Person:
     """All that this process remembers of an identity.
 
@@ -61,34 +63,23 @@ class Person:
     step.
     """
 
-    __slots__ = (
-        "arrival",
-        "goodbye",
-        "id",
-        "is_moving",
-        "is_queued",
-        "left",
-        "room",
-        "seen",
-        "sent",
-        "shard",
-        "who",
-    )
-
-    def __init__(self, who: Who) -> None:
-        self.who = who
-        self.seen = self.sent = self.arrival = NEVER
-        self.goodbye = self.left = NOT_DEPARTED
-        """The last goodbye; the last logout or erasure."""
-        self.room: Room | None = None
-        """The room that was entered or left last. None if there was none."""
-        self.is_moving = False
-        """True until the room is written."""
-        self.is_queued = False
-        self.id = ""
-        """The id as it is stored, once the writer has resolved it."""
-        self.shard: Store | None = None
-        """The shard that holds the id. None until the writer has resolved it."""
+    who: Who
+    seen: float = NEVER
+    sent: float = NEVER
+    arrival: float = NEVER
+    goodbye: Departed = NOT_DEPARTED
+    """The last goodbye."""
+    left: Departed = NOT_DEPARTED
+    """The last logout or erasure."""
+    room: Room | None = None
+    """The room that was entered or left last. None if there was none."""
+    is_moving: bool = False
+    """True until the room is written."""
+    is_queued: bool = False
+    id: str = ""
+    """The id as it is stored, once the writer has resolved it."""
+    shard: Store | None = None
+    """The shard that holds the id. None until the writer has resolved it."""
 
     def enter(self, room: Room) -> bool:
         """Enter a room. Return False if another was entered since, or if nothing changes."""
@@ -238,12 +229,10 @@ class Memory:
         self.period_ends = (self.period_ends if has_just_ended else now) + self._window
         return True
 
-    def of_shard(self, shard: Store) -> Iterator[Person]:
-        """Yield the people whose data a shard holds."""
-        for period in (self._earlier, self.recent):
-            for person in period.values():
-                if person.shard is shard:
-                    yield person
+    def of_shard(self, shard: Store) -> list[Person]:
+        """Return the people whose data a shard holds."""
+        everybody = chain(self._earlier.values(), self.recent.values())
+        return [person for person in everybody if person.shard is shard]
 
 
 class People(Memory):
@@ -351,16 +340,11 @@ class People(Memory):
     def __len__(self) -> int:
         return len(self._queue)
 
-    @property
-    def recorded(self) -> int:
-        """The number of sightings."""
-        return self.coalesced + self.flushed + self.pending + self.dropped.total()
-
     def counters(self) -> dict[str, Any]:
         """Return all counters at the same moment, so that they add up."""
         with self.lock:
             return {
-                "recorded": self.recorded,
+                "recorded": self.coalesced + self.flushed + self.pending + self.dropped.total(),
                 "coalesced": self.coalesced,
                 "flushed": self.flushed,
                 "pending": self.pending,

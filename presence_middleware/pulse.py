@@ -39,8 +39,6 @@ class Pulse:
         """
         self._path = settings.pulse_path
         self._script_path = f"{self._path}.js"
-        self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
-        """True if only layers of the app may know whose pulse it is, so that it must run."""
         source = files(__package__).joinpath("pulse.js").read_text("utf-8")
         times = {"every": settings.refresh_seconds, "window": settings.window}
         milliseconds = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
@@ -54,7 +52,7 @@ class Pulse:
         Return a response instead if the request is no visit: for the script, and at the path of the
         pulse for other methods than POST and for other sites.
         """
-        is_own = path.startswith(self._path) and path in (self._path, self._script_path)
+        is_own = path in (self._path, self._script_path)
         method = state.get("REQUEST_METHOD") or state.get("method")
         if not is_own and method != "POST":
             return None

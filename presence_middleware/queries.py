@@ -343,8 +343,7 @@ class Queries(Arguments):
         # In this order: whoever comes or goes in between is announced after the positions, too.
         asked = [shard.event_stream().position() for shard in store.all]
         positions = yield from merge_plans(asked)
-        seconds = self.settings.window + (self.settings.lag_seconds(kind) or 0.0)
-        ask = partial(store.online, window=seconds, limit=limit, before=None)
+        ask = partial(store.online, window=store.gone_after, limit=limit, before=None)
         return positions, (yield from self._read(ask))
 
     def sweep_lag(self, kind: str) -> Plan[float | None]:
@@ -354,11 +353,11 @@ class Queries(Arguments):
         that of the slowest shard, at least 0; None if nothing was announced lately. Raises
         `UnsupportedQuery` if the kind has no events.
         """
-        plans = [_first_announced(shard) for shard in self.stores[kind].all]
+        store = self.stores[kind]
+        plans = [_first_announced(shard) for shard in store.all]
         now = yield from self.clock.now()
         firsts = [first for first in (yield from merge_plans(plans)) if first is not None]
-        lag = self.settings.window + (self.settings.lag_seconds(kind) or 0.0)
-        return max(0.0, now - lag - min(firsts)) if firsts else None
+        return max(0.0, now - store.gone_after - min(firsts)) if firsts else None
 
     def history(self, hours: float = 24, kind: str | None = None) -> Plan[list[Sample]]:
         """Return how many ids were online in each sampled minute, oldest first.

@@ -5,7 +5,6 @@ when the lease may have ended. If the holder is killed, another goes on after so
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from os import getpid
 
 from .connections.drivers import Driver
+from .connections.health import jitter
 from .connections.server import ServerClock
 from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
@@ -26,8 +26,6 @@ CLEAN_EVERY = 30.0  # seconds, while there is something to remove
 CLEAN_IDLE = 600.0  # seconds, while there is nothing
 STEP_PAUSE = 0.01  # seconds in which the server answers others
 STEPS_SECONDS = 1.5  # of a kind of work, before the thread writes again
-
-_jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
 @dataclass
@@ -115,9 +113,7 @@ class Upkeep:
         self._sweeps = [
             Sweeping(
                 lambda shard, now: shard.sweep(now),
-                dict.fromkeys(
-                    stores[kind].all, settings.window + (settings.lag_seconds(kind) or 0.0)
-                ),
+                dict.fromkeys(stores[kind].all, stores[kind].gone_after),
                 LOOK_AGAIN,
                 most,
                 is_of_events=kind in settings.events,
@@ -200,7 +196,7 @@ class Upkeep:
                 if driver.node_of(lease.key) == "":
                     raise  # or else, only the node of the lease may be away
             if wait:
-                self._look_at = stamp + max(wait, self._pause) + _jitter.uniform(0.05, 0.3)
+                self._look_at = stamp + max(wait, self._pause) + jitter.uniform(0.05, 0.3)
                 return
             self._history.renewed = None  # the server may have lost the lease with all keys
         # Removing by a clock that runs ahead would remove users who are online.

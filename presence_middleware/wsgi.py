@@ -54,9 +54,9 @@ class PresenceMiddleware:
         self.presence = Presence(backend=self.recorder.backend)
         settings = self.recorder.settings
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
-        self._pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
+        pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
         board = Board(self.recorder.backend) if settings.board_path else None
-        self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
+        self._responders: list[Responder] = [each for each in (pulse, board) if each]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         outer: Visit | None = environ.get(VISIT)
@@ -104,7 +104,7 @@ class PresenceMiddleware:
             return lambda _: None
 
         try:
-            if self._pulse is not None and self._pulse.needs_app:
+            if self.recorder.resolver.needs_app:
                 start: Any = _noting(start_nothing, visit) if visit.needs_status else start_nothing
                 body = self.app(environ, start)
                 try:

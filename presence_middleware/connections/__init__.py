@@ -65,9 +65,8 @@ def _check_client(client: Any, url: RedisURL) -> None:
             f"client is a {type(client).__name__}: pass a redis.Redis, or no client and the URL as "
             "PRESENCE_REDIS_URL"
         )
-    from redis import RedisCluster, asyncio
-
-    if isinstance(client, (RedisCluster, asyncio.RedisCluster)) != url.is_cluster:
+    # Of its class: a proxy of a client names that of the client, and a mock has any attribute.
+    if hasattr(client.__class__, "get_primaries") != url.is_cluster:
         raise SettingsError(
             "client is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
             "set both, because the URL decides how keys are named"

@@ -17,8 +17,8 @@ MAX_PAUSE_SECONDS = 5.0  # seconds between two attempts
 # How long a write may take before a warning. The timeouts of the built-in clients are shorter.
 STUCK_SECONDS = 30.0
 
-# This generator shares no state with the site, and forked processes get different numbers.
-_jitter = random.SystemRandom()
+jitter = random.SystemRandom()
+"""Random pauses: they leave the site's random numbers alone, and forked processes differ."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,6 @@ class RedisHealth:
 
     def resting(self) -> set[str]:
         """Return the targets that are not to be tried now, because their pause is not over."""
-        if not self.failing:
-            return set()
         now = time.monotonic()
         failing = self.failing.copy()  # another thread may remove a failure at any time
         return {target for target, failure in failing.items() if now < failure.next_attempt}
@@ -95,7 +93,7 @@ class RedisHealth:
         Pauses grow with the failures. They are random, so processes do not try in step.
         """
         growing = min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
-        return max(self._first_pause, growing) * _jitter.uniform(0.8, 1.0)
+        return max(self._first_pause, growing) * jitter.uniform(0.8, 1.0)
 
     def succeeded(self, target: str) -> None:
         """Note that an attempt to write succeeded."""

@@ -78,8 +78,7 @@ class Patience:
     Raises `PresenceUnavailable` at once if Redis did not answer in the block a moment ago.
     """
 
-    def __init__(self) -> None:
-        self._asks_after = -math.inf
+    _asks_after = -math.inf
 
     def __enter__(self) -> None:
         if time.monotonic() < self._asks_after:

@@ -223,21 +223,17 @@ class Hasher:
     the value itself, also before it has received the key.
     """
 
-    def __init__(self, secret: str, changed: Callable[[], None] = lambda: None) -> None:
-        """Create a hasher; it has no key yet if `secret` is empty.
-
-        It calls `changed` when it receives another key and all ids change.
-        """
-        self._changed = changed
+    def __init__(self, secret: str) -> None:
+        """Create a hasher; it has no key yet if `secret` is empty."""
         self._plain = blake2b(digest_size=SIZE)
-        self.key = secret.encode() or None
-        self._keyed = _keyed(secret.encode())
+        self.key: bytes | None = None
+        if secret:
+            self.learn(secret.encode())
 
     def learn(self, key: bytes) -> None:
-        """Use the key that all processes share."""
-        if key != self.key:
-            self.key, self._keyed = key, _keyed(key)
-            self._changed()
+        """Use a key from now on."""
+        self._keyed = blake2b(key=blake2b(key, digest_size=32).digest(), digest_size=SIZE)
+        self.key = key
 
     def __call__(self, value: str) -> FoundId:
         """Return the id of a value, as a `PendingId` if the key is not available yet."""
@@ -251,7 +247,3 @@ class Hasher:
         state = self._keyed.copy()
         state.update(digest)
         return state.hexdigest()
-
-
-def _keyed(key: bytes) -> blake2b:
-    return blake2b(key=blake2b(key, digest_size=32).digest(), digest_size=SIZE)

@@ -248,10 +248,9 @@ class IdentityResolver:
         Raises `SettingsError` if a function that a rule names does not exist.
         """
         self.locate = locate
-        self._hasher = Hasher(secret, self._forget)
-        needs_key = not secret and any(rule.hashed for rule in chain)
-        self.shared_key = self._hasher if needs_key else None
-        """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
+        self.hasher = Hasher(secret)
+        self.shares_key = not secret and any(rule.hashed for rule in chain)
+        """True if the key of hashed ids is shared through Redis, and not `PRESENCE_SECRET`."""
         self.kinds = rules.kinds(chain, bots)
         auth = next((rule.kind for rule in chain if rule.source == "auth"), None)
         self.default_kind = auth or self.kinds[0]
@@ -264,7 +263,7 @@ class IdentityResolver:
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.
         awaits_identify = any(rule.type.reads_nothing for rule in chain)
-        matchers = [RuleMatcher(rule, self._hasher, session_secrets) for rule in chain]
+        matchers = [RuleMatcher(rule, self.hasher, session_secrets) for rule in chain]
         for place, matcher in enumerate(matchers):
             matcher.awaits_login = awaits_identify or any(set_by_app[:place])
         self.logins = [each for each in matchers if each.shows_login]
@@ -272,6 +271,8 @@ class IdentityResolver:
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""
+        self.needs_app = self.checks_status or any(set_by_app)
+        """True if only layers of the app may know who sent a request, so that it must run."""
         crawlers = None if bots == OFF else Crawlers(monotonic)
 
         def search(matchers: list[RuleMatcher]) -> Search:
@@ -294,9 +295,12 @@ class IdentityResolver:
         self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""
 
-    def _forget(self) -> None:
-        self._search.forget()
-        self._unchecked.forget()
+    def learn(self, key: bytes) -> None:
+        """Use the key of hashed ids that all processes share, and forget ids of another."""
+        if key != self.hasher.key:
+            self.hasher.learn(key)
+            self._search.forget()
+            self._unchecked.forget()
 
     def resolve(self, request: Request, *, is_refused: bool = False) -> Found:
         """Return who a request is from, and the matcher that found them.
@@ -337,4 +341,4 @@ class IdentityResolver:
         """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id
-        return self._hasher.finish(id) if self._hasher.key else None
+        return self.hasher.finish(id) if self.hasher.key else None

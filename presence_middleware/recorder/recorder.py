@@ -4,19 +4,21 @@ import atexit
 import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exit, that is too late
 import math
 import os
-import random
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
-from ..connections.health import RedisHealth
+from ..connections.health import RedisHealth, jitter
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
 from ..identity.ids import Who
@@ -27,18 +29,18 @@ from ..rooms import Room
 from ..settings import Settings, settings_or_env
 from ..stores import Act, Plan
 from .guests import Guests
-from .open_visits import OpenVisits
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
+from .verdict import UNCOUNTED, Purpose
 from .worker import Worker
 from .writer import Attempt, Writer
 
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
+REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 SEEN = Act.SEEN
 
 T = TypeVar("T")
 _resetting = threading.Lock()  # several requests may find at once that this process was forked
-_jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,53 @@ class Stats:
     """The last error of a write. None if there was none."""
     last_flush: datetime | None
     """The time of the last successful write, in UTC. None if there was none."""
+
+
+class OpenVisit(Protocol):
+    """The part of a visit that is used while it is open: `Visit` describes it."""
+
+    arrival: float
+
+    def note(self) -> None: ...
+    def refresh(self, now: float, interval: float) -> None: ...
+    def end(self) -> None: ...
+
+
+class OpenVisits(dict[OpenVisit, None]):
+    """The visits that have arrived and not ended, oldest first."""
+
+    def __init__(self, stamp: Callable[[], float], age: float, interval: float) -> None:
+        """Visits are refreshed once they are `age` seconds old, each once per `interval`.
+
+        `stamp` is the recorder's clock.
+        """
+        super().__init__()
+        self._stamp, self._age, self._interval = stamp, age, interval
+        self.abandoned: deque[OpenVisit] = deque()
+        """Visits whose response was dropped unclosed. Appending to it takes no lock."""
+
+    def end_abandoned(self) -> None:
+        """End the visits that were abandoned."""
+        with suppress(IndexError):  # another thread may take the last
+            while True:
+                self.abandoned.popleft().end()
+
+    def note(self) -> None:
+        """Record all visits."""
+        self.end_abandoned()
+        for visit in list(self):
+            visit.note()
+
+    def refresh(self) -> None:
+        """Record the visits that have been open for some time, each once per interval."""
+        self.end_abandoned()
+        for number, visit in enumerate(list(self), 1):
+            # Not the same moment for all: a sweep takes all users of a moment together.
+            now = self._stamp()
+            if now - visit.arrival >= self._age:
+                visit.refresh(now, self._interval)
+            if not number % REFRESHED_IN_A_ROW:
+                time.sleep(0)  # let other threads have their turn
 
 
 class Recorder:
@@ -134,25 +183,23 @@ class Recorder:
             self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
         )
         self.usual_until = -math.inf
-        """Until when a plain request needs no `begin`, by the recorder's clock."""
+        """Until when a plain request needs no `admit`, by the recorder's clock."""
         self.health.begin()
         self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
         # At last: from then on, other threads of this process take everything as it is.
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
 
-    @property
-    def thread(self) -> threading.Thread | None:
-        """The thread that writes. None before the first visit, and where threads cannot run."""
-        return self.worker.thread
-
     # Called by visits, on the path of requests.
 
-    def begin(self) -> None:
-        """Get ready for a visit that may count."""
+    def admit(self, visit: OpenVisit, purpose: Purpose) -> None:
+        """Add a visit that has just arrived to `open_visits`, unless its purpose never counts."""
+        if purpose in UNCOUNTED:
+            return
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
             self.usual_until = self.hints.look_at
+        self.open_visits[visit] = None
 
     def record(  # noqa: PLR0917 - each request comes here, and keywords take longer
         self,
@@ -235,7 +282,7 @@ class Recorder:
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True
-        return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
+        return self.settings.flush_interval * jitter.uniform(0.8, 1.0) if is_busy else 0.0
 
     # Writing, in the thread or in a handler.
 

@@ -85,9 +85,7 @@ class Visit(StateRequest):
         else:
             self.signal = signal
             self.purpose = recorder.filter.purpose_of(self, signal)
-            if self.purpose not in UNCOUNTED:
-                recorder.begin()
-                recorder.open_visits[self] = None
+            recorder.admit(self, self.purpose)
             self.note_login()
         rooms = self.backend.rooms
         if rooms is not None:

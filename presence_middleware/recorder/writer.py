@@ -131,11 +131,9 @@ class Writer:
             return
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
         moment = low + int(stamp * 1e6 + 0.5)
+        notes = {shard: self._lost.note(shard, moment) for shard in nodes}
         plans: list[Plan[Any]] = [
-            shard.write(
-                *_timed(parts[shard], low, high, self._window),
-                self._lost.note(shard, moment),
-            )
+            shard.write(*_timed(parts[shard], low, high, self._window), notes[shard])
             for shard in nodes
         ]
         if query is not None:
@@ -164,7 +162,7 @@ class Writer:
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)
-            if self._lost.answered(shard, moment, stamp, outcome.wrote_before):
+            if self._lost.answered(shard, notes[shard], stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _place(self, person: Person) -> Store:
@@ -242,28 +240,27 @@ class Agreement:
         No round trip starts after `deadline`. Raises `PresenceUnavailable`, but not if the
         agreement holds while the node that stores it is away.
         """
-        backend = self._backend
+        backend, resolver = self._backend, self._resolver
         clock, generation = backend.clock, backend.health.generation
         now = clock.stamp()
         if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
             return
         if not clock.is_trusted(TRUSTED / 5):
             driver.run(clock.synchronise(TRUSTED / 5), deadline)
-        shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
         try:
             driver.run(backend.layout.claim(now), deadline)
-            in_force = driver.run(publish(clock.moment(now)), deadline)
+            in_force = driver.run(backend.shared_settings.publish(clock.moment(now)), deadline)
             for name, value in in_force.differing.items():
                 self._hints.warn("setting", name, value)
             for kind, seconds in in_force.keep_seconds.items():
                 backend.stores[kind].keep_longer(seconds)
-            if shared_key is not None:
+            if resolver.shares_key:
                 key = keys.visitor_key(backend.settings.prefix)
                 agreed = agree(key, self._proposal, keys.VISITOR_KEY_TTL)
                 self._proposal = driver.run(agreed, deadline)
-                shared_key.learn(self._proposal.encode())
+                resolver.learn(self._proposal.encode())
         except PresenceUnavailable:
-            has_key = shared_key is None or shared_key.key is not None
+            has_key = resolver.hasher.key or not resolver.shares_key
             if not (backend.layout.is_agreed and has_key):
                 raise
         self._agreed_at, self._generation = now, generation
@@ -278,9 +275,10 @@ class LastWrite:
     checked: float
     """The last time at which the write was found in Redis, by the recorder's clock."""
 
-    def is_lost(self, stored: float | None) -> bool:
-        """Return whether the shard, which has `stored`, has lost the write."""
-        return stored is None or stored < self.moment / 1e6
+
+def is_lost(moment: int, stored: float | None) -> bool:
+    """Return whether a shard has lost a write, given the moment of the last write that it has."""
+    return stored is None or stored < moment / 1e6
 
 
 class LostData:
@@ -304,18 +302,17 @@ class LostData:
         last = self._last(shard, moment)
         return Write(self.process, moment, None if last is None else last.moment)
 
-    def answered(self, shard: Store, moment: int, stamp: float, previous: float | None) -> bool:
+    def answered(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
         """Remember a write that `shard` answered; return whether it had lost data before.
 
-        `moment` is that of `note`, and `stamp` the same by the recorder's clock. `previous` is the
-        write before it as the shard had it, in seconds since the epoch, or None.
+        `write` is what `note` returned, and `stamp` its time by the recorder's clock. `previous` is
+        the write before it as the shard had it, in seconds since the epoch, or None.
         """
-        last = self._last(shard, moment)
-        if last is not None and last.is_lost(previous):
+        if write.previous is not None and is_lost(write.previous, previous):
             del self._writes[shard]  # the shard did not note this write
             self._generation = -1  # the other shards are checked when `find` is called next
             return True
-        self._writes[shard] = LastWrite(moment, stamp)
+        self._writes[shard] = LastWrite(write.moment, stamp)
         return False
 
     def _last(self, shard: Store, moment: int) -> LastWrite | None:
@@ -350,7 +347,7 @@ class LostData:
                 if isinstance(stored, Exception):
                     continue
                 last = self._last(shard, moment)
-                if last is not None and not last.is_lost(stored):
+                if last is not None and not is_lost(last.moment, stored):
                     last.checked = stamp
                     continue
                 del self._writes[shard]

@@ -15,7 +15,6 @@ from .plan import (
     Batch,
     Command,
     Plan,
-    as_seconds,
     chunks,
     load_script,
     score,
@@ -164,14 +163,12 @@ class HyperLogLog(Store):
     ) -> Plan[Written]:
         commands: list[Command] = []
         if write:
+            # A write that is lost stays missing, so that the next shows it if this fails.
+            writers, only_if_known = self.key.writers, ["XX"] if write.previous else []
             commands += (
-                ("ZSCORE", self.key.writers, write.process),
-                # A write that is lost stays missing, so that the next shows it if this fails.
-                (
-                    *("ZADD", self.key.writers, *(["XX"] if write.previous else [])),
-                    *(as_seconds(write.moment), write.process),
-                ),
-                ("EXPIRE", self.key.writers, self.ttl),
+                ("ZSCORE", writers, write.process),
+                ("ZADD", writers, *only_if_known, f"{write.moment}e-6", write.process),
+                ("EXPIRE", writers, self.ttl),
             )
         for minute, positions in by_minute(seen):
             key = f"{self.key.minute_log}{minute}"

@@ -31,13 +31,11 @@ class Shards:
         """
         self.all = tuple(shards)
         self.acts, self.keep_seconds = shards[0].acts, shards[0].keep_seconds
-        self.min_period = shards[0].min_period
+        self.min_period, self.gone_after = shards[0].min_period, shards[0].gone_after
         self._on_one_server = on_one_server
 
     def shard_for(self, id: str) -> Store:
         """Return the shard of an id."""
-        if len(self.all) == 1:
-            return self.all[0]
         return self.all[zlib.crc32(id.encode()) % len(self.all)]
 
     def keep_longer(self, seconds: float) -> None:

@@ -84,8 +84,7 @@ class SortedSet(ScriptedStore):
         self.lowered_by = 0.0 if self.grace is None else self.window - self.grace
         # A goodbye hides for a window when its id was last seen.
         self.min_period = self.window + self.lowered_by
-        self.gone_after = self.window + (self.lag or 0.0)
-        """After how many seconds without a sighting an id has gone."""
+        self.gone_after += self.lag or 0.0
         self.keep_longer(0.0)
         key = self.key
         self._timed = key.seen, key.bye, key.left

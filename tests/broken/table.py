@@ -156,7 +156,7 @@ clock-ahead-of-the-server: A moment ahead of the server is lowered to its clock.
 second-logout-counts-before-the-return: Whoever leaves, returns and leaves again at once is offline.
 ~ moment = later(clock, last_known ~= '' and last_known) ==> moment = clock
 lost-data-is-not-noticed: What a server lost is written again.
-~ return stored is None or stored < self.moment ==> return False
+~ return stored is None or stored < moment / 1e6 ==> return False
 silence-is-taken-for-loss: A process that was silent for a window has lost nothing.
 ~ None if last is None or moment - last.moment > self._most_age else last ==> last
 loss-in-another-shard-waits: A loss that a write shows is looked for in all shards at once.
@@ -169,7 +169,7 @@ loss-hides-behind-a-lost-reply:
   Data that a server lost is written again, also if the reply to the next write is lost.
 ~ if since == '' or at_least(reply[3], now - since) then ==> if true then
 loss-hides-from-hyperloglogs: The same holds where nobody can leave.
-~ *(["XX"] if write.previous else []) ==> *()
+~ ["XX"] if write.previous else [] ==> []
 late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
 ~ if act ~= GOODBYE and at_least(now - window, moment) then ==> if false then
 late-departure-ends-a-later-login: Whoever logs in again before a late logout is written stays.

@@ -96,7 +96,8 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
     assert people.pending == len(waiting)
     is_full = len({step[0] for step in steps if step not in (TAKE, RESTORE)}) > limit
     assert people.dropped["full"] == is_full
-    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded
+    recorded = people.counters()["recorded"]
+    assert people.coalesced + people.dropped["full"] + people.pending == recorded
     taken = {each.person.who[1]: (each.seen, each.arrival) for each in people.take(100)}
     assert taken == waiting
 
@@ -310,7 +311,7 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
     worker.clock.now += 5
     worker.did("eve")
     wait_until(lambda: recorder.stats().flushed == 3)
-    assert recorder.thread is not None
+    assert recorder.worker.thread is not None
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
@@ -361,7 +362,7 @@ def test_close_ends_the_thread_after_its_round(
 
     monkeypatch.setattr(Upkeep, "run", run)
     visit(recorder, "bob")
-    thread = recorder.thread
+    thread = recorder.worker.thread
     assert thread is not None
     assert began.wait(10)
     recorder.close()

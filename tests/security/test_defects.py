@@ -133,7 +133,7 @@ def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, pre
     recorder = Recorder(settings, client=valkey.client)
     WsgiVisit(recorder, {**BOB}).end()
     assert recorder.flush()
-    thread, gone = recorder.thread, ref(recorder)
+    thread, gone = recorder.worker.thread, ref(recorder)
     assert thread is not None
     del recorder
     wait_until(lambda: gc.collect() >= 0 and gone() is None)
