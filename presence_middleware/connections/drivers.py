@@ -142,7 +142,7 @@ class _Runner:
             closing = client.connection_pool.disconnect(inuse_connections=False)
             if closing is not None:
                 # A cancelled reader must not stop it: others may wait for the same connection.
-                await asyncio.shield(closing)
+                await asyncio.shield(asyncio.gather(closing, return_exceptions=True))
 
 
 class Driver(_Runner):

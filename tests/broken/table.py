@@ -403,7 +403,9 @@ errors-of-credentials-are-shown in connections/redis_py.py:
 ~ raised {type(error).__name__} ==> raised {error}
 = redis/test_connecting.py::test_a_reader_that_is_cancelled_cancels_no_other
 cancelled-reader-cancels-others: A reader that is cancelled in an outage cancels no other.
-~ await asyncio.shield(closing) ==> await closing
+~ await asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> await closing
+error-of-a-close-is-logged: No connection that closes behind a cancelled reader logs an error.
+~ asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> asyncio.shield(closing)
 = redis/test_connecting.py::test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret
 options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
 ~ error.args = (_SENTINELS.sub(": ", str(error)),) ==> pass
