@@ -250,7 +250,8 @@ class Recorder:
         if not self.background:
             self.worker.is_started = True
             return
-        self.writer.driver = self.backend.writing_driver
+        if self.worker.stopping.is_set():  # `close` has taken the one that starts a server
+            self.writer.driver = self.backend.writing_driver
         self.worker.start()
 
     def _check_process(self) -> None:

@@ -625,6 +625,10 @@ thread-goes-on: Closing a recorder ends its thread.
 ~ self.stopping.set() ==> pass
 exit-starts-a-server: The end of a process starts no embedded server.
 ~ driver = self.backend.writing_driver.joining() ==> driver = self.backend.writing_driver
+exit-with-an-open-visit-starts-one: The same while a visit is open.
+~ if self.worker.stopping.is_set():  # `close` ==> if True:  # `close`
+closed-recorder-starts-none: The next visit after a close starts an embedded server.
+~ if self.worker.stopping.is_set():  # `close` ==> if False:  # `close`
 open-visits-are-not-flushed: The end of a process writes the visits that are open.
 -         for visit in list(self):
 -             visit.note()

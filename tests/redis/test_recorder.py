@@ -409,12 +409,16 @@ def test_an_exit_that_is_out_of_time_leaves_the_upkeep_to_run_out(
         assert (left > 0) == is_taken
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["ended", "open"])
 def test_an_exit_starts_no_server_and_logs_what_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_open: bool
 ) -> None:
     """Sightings that never reached an embedded server do not start a new server."""
-    recorder = Recorder(by_header(f"embedded://{tmp_path}/site", "presence"), background=False)
-    visit(recorder, "bob")
+    site = by_header(f"embedded://{tmp_path}/site", "presence")
+    recorder = Recorder(site, background=is_open)
+    bob = wsgi.WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    if not is_open:
+        bob.end()
     recorder.close()
     assert "no embedded server is running" in (recorder.stats().last_error or "")
     assert not (tmp_path / "site").exists()
@@ -431,8 +435,13 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     visit(recorder, "bob")
     wait_until(recorder.flush)
     assert presence.is_online("bob")
-    recorder.close()
     client.close()
+    # Nor does the end of a lifespan prevent the next one.
+    recorder.close()
+    assert embedded.wait_until_stopped(tmp_path / "site")
+    visit(recorder, "late")
+    wait_until(recorder.flush)
+    recorder.close()
     assert embedded.wait_until_stopped(tmp_path / "site")
 
 
