@@ -16,9 +16,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Ids may contain characters that the encoding of the terminal lacks.
             stream.reconfigure(errors="backslashreplace")
-    # Servers, too, find the site's own functions in the working directory. Last, so that no file
-    # there replaces another module.
-    sys.path.append("")
     try:
         from .commands import presence
 

@@ -114,10 +114,18 @@ def ini_filter() -> Filter:
 def site_settings(**overrides: Any) -> Settings:
     """Return the settings of the site: overrides, then the environment, then `--ini`.
 
-    Raises `SettingsError` with all invalid settings.
+    From then on, what they name is found in the working directory, too. Raises `SettingsError` with
+    all invalid settings.
     """
     section = ini_filter()
-    return Settings.from_env(None, section.settings, section.where, **overrides)
+    settings = Settings.from_env(None, section.settings, section.where, **overrides)
+    provider = settings.redis_url.address.options.get("credential_provider")
+    if provider or any(rule.function for rule in settings.identity):
+        # As servers do it. Last, so that no file there replaces another module; and only then,
+        # because anybody may put a file into a shared directory, with the name of a package that
+        # redis-py imports if it is installed.
+        sys.path.append("")
+    return settings
 
 
 def joining(settings: Settings) -> Settings:

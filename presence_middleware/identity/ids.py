@@ -51,6 +51,7 @@ _USER_NAMES = ("identity", "pk", "id", "username", "display_name")
 # session's `id` is often that of the browser, and an `email` is none that a site asks for.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id", "username", "user")
 _SESSION_USER_NAMES = ("id", "sub", "username")
+_ID_TYPES = {"UUID", "ObjectId", "ULID"}
 
 
 class No(str):
@@ -196,8 +197,10 @@ def as_id(value: object) -> str | None:
             return value.decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    # By name, because the packages of ObjectId and ULID may be absent.
-    return str(value) if type(value).__name__ in {"UUID", "ObjectId", "ULID"} else None
+    # By name, because the packages of ObjectId and ULID may be absent. A class may inherit from one,
+    # such as PydanticObjectId of Beanie, and a proxy names the class of its value.
+    names = {each.__name__ for each in value.__class__.__mro__}
+    return None if names.isdisjoint(_ID_TYPES) else str(value)
 
 
 def normalize_id(value: str) -> str:

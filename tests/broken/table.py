@@ -1052,6 +1052,8 @@ site-files-replace-modules: No file of the working directory replaces a module t
 ~ sys.path.append("") ==> sys.path.insert(0, "")
 site-functions-are-not-found: A command finds the site's functions in the working directory.
 ~ sys.path.append("") ==> pass
+working-directory-always-counts: No file of the working directory is imported that no setting names.
+~ if provider or any(rule.function for rule in settings.identity): ==> if True:
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 ~ if error.errno != errno.ENOSPC: ==> if True:
 any-missing-module-is-the-extra: A command without a module of ours does not advise the extra.

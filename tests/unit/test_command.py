@@ -61,6 +61,21 @@ def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path
     assert "user ann" in ended.stdout
 
 
+def test_a_file_that_no_setting_names_is_not_imported_from_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "xxhash.py").write_text("raise SystemExit('a file of somebody else')\n")
+    program = "import atexit, sys; atexit.register(lambda: print('' in sys.path)); "
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program + MAIN, "count"],
+        env=environment(PRESENCE_REDIS_URL="redis://localhost:1"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (3, "False\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
 def test_a_full_disk_is_reported_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:

@@ -52,6 +52,10 @@ class Property:
         raise NotImplementedError
 
 
+class AccountId(uuid.UUID):
+    """An id of a type that a site has made of a usual one."""
+
+
 def of(**attributes: object) -> SimpleNamespace:
     return SimpleNamespace(**attributes)
 
@@ -70,6 +74,7 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         (Request(user=of(pk=7, is_authenticated=False)), None),
         (Request(user=of(pk=None, is_authenticated=False, username="")), None),
         (Request(user=of(pk=uuid.UUID(int=7), is_authenticated=True)), str(uuid.UUID(int=7))),
+        (Request(user=of(id=AccountId(int=7))), str(uuid.UUID(int=7))),
         *((Request(user=object()), None), (Request(user=42), "42"), (Request(user=True), None)),
         (Request([("User", b"mallory"), ("Remote_User", b"mallory")]), None),
         *((Request(session={"user": user}), id) for user, id in (({"id": 42}, "42"), ({}, None))),

@@ -8,8 +8,10 @@ from functools import partial
 from inspect import Parameter, signature
 from operator import methodcaller
 from typing import Any
+from uuid import UUID
 
 import pytest
+from django.utils.functional import SimpleLazyObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +51,10 @@ class Account:
 
     def __str__(self) -> str:
         return "ann"
+
+
+class AccountId(UUID):
+    """An id of a type that a site has made of a usual one."""
 
 
 LAST = Sighting("ann", datetime(2026, 1, 5, tzinfo=UTC))
@@ -99,6 +105,19 @@ def test_a_wrong_argument_is_a_query_error(
             with pytest.raises(QueryError, match=SAYS.get(argument)) as refusal:
                 getattr(site.presence, name)(**{argument: value})
             assert not isinstance(refusal.value, UnsupportedQuery)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_ids_of_types_that_a_site_derives_are_ids(prefix: str, mode: str) -> None:
+    account = AccountId(int=7)
+    with timed_site.opened(settings_of(prefix), mode) as site:
+        site.presence.touch(str(account))
+        for id in (
+            account,
+            SimpleLazyObject(lambda: account),
+            SimpleLazyObject(lambda: UUID(int=7)),
+        ):
+            assert site.presence.is_online(id)
 
 
 def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
