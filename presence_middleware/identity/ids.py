@@ -197,8 +197,8 @@ def as_id(value: object) -> str | None:
             return value.decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    # By name, because the packages of ObjectId and ULID may be absent. A class may inherit from one,
-    # such as PydanticObjectId of Beanie, and a proxy names the class of its value.
+    # By name, because the packages of ObjectId and ULID may be absent. A class may inherit from one
+    # of them, such as PydanticObjectId of Beanie, and a proxy names the class of its value.
     names = {each.__name__ for each in value.__class__.__mro__}
     return None if names.isdisjoint(_ID_TYPES) else str(value)
 

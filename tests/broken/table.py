@@ -1403,6 +1403,8 @@ url-is-taken-for-settings: A URL in place of settings is refused with the remedy
 ~ if not isinstance(settings, Settings): ==> if False:
 user-object-is-its-text: A user object in place of an id is refused.
 ~ (str(id) if is_number else as_id(id)) or "" ==> str(id)
+derived-id-is-refused: An id is of a usual type, of one that inherits from it, or a proxy of one.
+~ {each.__name__ for each in value.__class__.__mro__} ==> {type(value).__name__}
 text-is-taken-for-ids: A text is no list of ids.
 ~ isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable): ==> not isinstance(ids, Iterable):
 

@@ -48,7 +48,8 @@ def test_the_command_names_the_package_that_is_missing(
 
 def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "shop_presence.py").write_text("def user(request):\n    return 'ann'\n")
-    (tmp_path / "click.py").write_text("raise SystemExit('a file of the site')\n")
+    for installed in ("click", "crawleruseragents"):
+        (tmp_path / f"{installed}.py").write_text("raise SystemExit('a file of the site')\n")
     ended = subprocess.run(
         # As an installed script, without the working directory.
         [sys.executable, "-P", "-c", MAIN, "explain"],
