@@ -152,6 +152,8 @@ def rows(rounds: int) -> Iterator[Row]:
             for (protocol, name), app in subjects.items():
                 time_it = time_wsgi if protocol == "WSGI" else time_asgi
                 taken.setdefault((protocol, name), []).append(time_it(app, sent[protocol]))
+        for name in SITES:
+            subjects["WSGI", name].recorder.close()
     least = {key: min(times[WARM_UP:]) for key, times in taken.items()}
     floor = least["WSGI", "floor"] - least["WSGI", "nothing"]
     for protocol, (raw, hashed) in GOALS.items():
