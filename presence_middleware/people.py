@@ -109,6 +109,10 @@ class Person:
         if departure.act is ERASED and self.seen <= departure.at:
             self.seen = self.sent = NEVER
 
+    def last_act(self) -> float:
+        """Return when the person was last seen, or departed."""
+        return max(self.seen, self.left.at, self.goodbye.at)
+
     def departures_due(self) -> tuple[Departed, ...]:
         """Return the departures to send. A goodbye that a later sighting undoes is not sent.
 
@@ -213,15 +217,18 @@ class Memory:
         return person
 
     def begin_period(self, now: float, waiting: Iterable[Person]) -> bool:
-        """Begin a period: forget those who did nothing in the period that ends, or who wait.
+        """Begin a period: forget those who did nothing in the period that ends, except who wait.
 
         Return False, and do nothing, if the period has not ended.
         """
         if now < self.period_ends:
             return False
-        is_first = self.period_ends == NEVER
         has_just_ended = now < self.period_ends + self._window
-        self._earlier, self.recent = self.recent if has_just_ended or is_first else {}, {}
+        ending = self.recent
+        if not has_just_ended:  # those who ended a long silence are among the people from before it
+            since = now - self._window
+            ending = {who: each for who, each in ending.items() if each.last_act() > since}
+        self._earlier, self.recent = ending, {}
         for person in waiting:
             self.recent[person.who] = person
             self._earlier.pop(person.who, None)

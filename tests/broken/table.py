@@ -192,6 +192,9 @@ return-after-logout-is-refused: A user who returns right after a logout is onlin
 = contract/test_departures.py redis/test_outages.py
 other-server-is-trusted: After a lost connection, a process asks at once whether its data is there.
 ~ write.checked = -math.inf  # another server may answer ==> pass
+= contract/test_departures.py::test_who_came_after_a_long_silence_is_written_again
+silence-forgets-who-ends-it: A process remembers who came after a long silence.
+~ if each.last_act() > since} ==> if False}
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)

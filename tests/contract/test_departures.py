@@ -471,6 +471,23 @@ def test_a_loss_is_looked_for_in_all_shards(
     assert worker.recorder.stats().recorded <= most, "no more than was lost"
 
 
+def test_who_came_after_a_long_silence_is_written_again(
+    own: Server, client: Any, start: Start
+) -> None:
+    """The first round after it forgets only those who came before the silence."""
+    worker = start(own.url)
+    worker.saw("bob")
+    worker.looks()
+    worker.clock.now += 3 * worker.settings.window
+    worker.saw("ann")
+    worker.looks()
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.online() == ["ann"]
+    assert not worker.recorder.people.knows(("user", "bob"))
+
+
 def test_remembered_sightings_never_exceed_the_configured_limit(
     own: Server, client: Any, start: Start
 ) -> None:
