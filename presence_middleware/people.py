@@ -175,7 +175,8 @@ class Taken(NamedTuple):
 class Memory:
     """Everybody whom a process knows: the people of the current period and of the one before.
 
-    A period is as long as the window. Beyond the limit, as many others are known by a hash alone.
+    A period is a window, or longer if nobody comes. Beyond the limit, as many others are known by a
+    hash alone.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -233,7 +234,8 @@ class Memory:
             self.recent[person.who] = person
             self._earlier.pop(person.who, None)
         self._forgotten_earlier, self._forgotten = self._forgotten, set()
-        self.period_ends = (self.period_ends if has_just_ended else now) + self._window
+        # From now: whoever has just come was noted in the period that ends, however late that is.
+        self.period_ends = now + self._window
         return True
 
     def of_shard(self, shard: Store) -> list[Person]:

@@ -195,6 +195,10 @@ other-server-is-trusted: After a lost connection, a process asks at once whether
 = contract/test_departures.py::test_who_came_after_a_long_silence_is_written_again
 silence-forgets-who-ends-it: A process remembers who came after a long silence.
 ~ if each.last_act() > since} ==> if False}
+late-round-forgets-early: A process remembers for a window who came before a late round.
+-         self.period_ends = now + self._window
++         began = self.period_ends if has_just_ended else now
++         self.period_ends = began + self._window
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)

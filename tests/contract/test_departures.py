@@ -471,21 +471,27 @@ def test_a_loss_is_looked_for_in_all_shards(
     assert worker.recorder.stats().recorded <= most, "no more than was lost"
 
 
+@pytest.mark.parametrize("silence", [1.6, 3])
 def test_who_came_after_a_long_silence_is_written_again(
-    own: Server, client: Any, start: Start
+    silence: float, own: Server, client: Any, start: Start
 ) -> None:
-    """The first round after it forgets only those who came before the silence."""
+    """The first round after it forgets only those who came before the silence, and no round after
+    that forgets anybody sooner than a window after they came."""
     worker = start(own.url)
+    window = worker.settings.window
     worker.saw("bob")
     worker.looks()
-    worker.clock.now += 3 * worker.settings.window
+    worker.clock.now += silence * window
     worker.saw("ann")
+    worker.looks()
+    worker.clock.now += window / 2
     worker.looks()
     client.flushall()
     worker.looks()
+    worker.saw("eve")
+    worker.recorder.run_once()
     worker.writes()
-    assert worker.online() == ["ann"]
-    assert not worker.recorder.people.knows(("user", "bob"))
+    assert worker.online() == ["ann", "eve"]
 
 
 def test_remembered_sightings_never_exceed_the_configured_limit(
