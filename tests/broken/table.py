@@ -254,10 +254,6 @@ lifespan-ends-without-writing: At the shutdown of an ASGI server, everything is 
 ~ self.recorder.close() ==> pass
 
 = contract/test_model.py
-clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
-~ super().keep_longer(max(seconds, self.gone_after)) ==> super().keep_longer(seconds)
-times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
-~ self.keep_longer(0.0) ==> pass
 late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
 ~ moment = later(moment, redis.call('ZSCORE', left, id)) ==> moment = later(moment, false)
 active-leaves-out-who-left: Active users are also those who logged out since.
@@ -446,6 +442,10 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 ~ if not is_own or status.st_mode & 0o022: ==> if not is_own:
 
 = redis/test_follow.py
+clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
+~ super().keep_longer(max(seconds, self.gone_after)) ==> super().keep_longer(seconds)
+times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.
+~ self.keep_longer(0.0) ==> pass
 clock-behind-a-short-window: After a clock was set back by more than a window, people come.
 ~ if cut_at - math.min(slack, window / 2) > now + 0 then ==> if cut_at - slack > now + 0 then
 event-of-the-same-millisecond-is-missed: A reader misses nothing of the millisecond it begins in.

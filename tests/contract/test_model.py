@@ -402,6 +402,15 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             wrote("B", 1, left=[(Act.LEFT, "ann", 0, 50)]),
         ],
     ),
+    "an erasure comes late, after the logout that followed it": (
+        "plain",
+        [
+            COMES,
+            wrote("B", 10, left=[(Act.LEFT, "ann", 0, None)]),
+            wrote("A", 1, left=[(Act.ERASED, "ann", 5, None)]),
+            wrote("A", 1, ("ann", 4, 0)),
+        ],
+    ),
     "a return in the instant of a goodbye": (
         "pulse",
         [

@@ -93,6 +93,15 @@ def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
     return site.announced()
 
 
+def test_events_that_are_turned_on_announce_nobody_who_is_there(opens: Open) -> None:
+    opens(events=()).saw("ann", "gone", ago=10)
+    site = opens()
+    site.sweep()
+    site.saw("ann", "bob")
+    assert site.announced() == [("+bob", 0)]
+    assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
+
+
 def test_processes_with_different_windows_lose_no_events(opens: Open) -> None:
     """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
     before, after_deploy = opens(), opens(window=2 * WINDOW)
@@ -159,6 +168,33 @@ def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
     """A site may have hundreds of thousands of them."""
     with Presence(settings(f"memory://{prefix}", prefix, events="user")).events() as events:
         assert not hasattr(events, "__dict__")
+
+
+def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
+    site = opens(kind="guest")  # kept no longer than the window
+    site.saw("cy")
+    site.announced()
+    site.clock.now += WINDOW + LAG - 1
+    site.clean_up()
+    assert site.announced() == []
+    site.clock.now += 2
+    site.clean_up()
+    assert site.announced() == [("-cy", 0)]
+    assert site.keys_with("cy") == {"changes"}
+    site.saw("dee")
+    assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+
+
+def test_last_seen_times_outlive_a_leave_that_is_announced_late(opens: Open) -> None:
+    site = opens(kind="guest", flush_interval=150)
+    site.saw("cy")
+    site.announced()
+    late = WINDOW + (site.settings.lag_seconds("guest") or 0)
+    assert site.lifetime("cy", "seen") > late
+    site.clock.now += late - 1
+    site.clean_up()
+    assert site.announced() == []
+    assert after(site, 2) == [("-cy", 0)]
 
 
 def test_nobody_is_told_of_a_loss_when_all_guests_have_gone(opens: Open) -> None:

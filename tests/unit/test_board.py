@@ -136,7 +136,10 @@ def test_counts_of_a_room_are_public_if_its_path_is_declared() -> None:
         assert json.loads(ask("/counts", query, of=named).body) == {"room": None, "counts": {}}
 
 
-AWAY = Mock(**{"run.side_effect": PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")})
+AWAY = Mock(
+    spec=["run"],
+    **{"run.side_effect": PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")},
+)
 
 
 @pytest.mark.parametrize("path", NAMED)
