@@ -106,6 +106,13 @@ def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
 
 
 @pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets reads take as long as a busy machine needs: the options of a URL of a server."""
+    monkeypatch.setattr("presence_middleware.connections.drivers.READ_SECONDS", 60.0)
+    return "?socket_timeout=60&socket_connect_timeout=60"
+
+
+@pytest.fixture
 def prefix() -> str:
     """What the keys of this test begin with."""
     return f"t{uuid.uuid4().hex[:12]}"

@@ -428,9 +428,9 @@ def points_of(settings: Settings, hours: int, clock: Clock | None = None) -> lis
     ],
 )
 def test_a_history_has_every_peak_in_at_most_1500_points(
-    valkey: Server, prefix: str, days: int, hours: int, step: int
+    valkey: Server, patience: str, prefix: str, *, days: int, hours: int, step: int
 ) -> None:
-    site, samples = settings(valkey.url, prefix, days), walk(days)
+    site, samples = settings(valkey.url + patience, prefix, days), walk(days)
     write(site, samples)
     answer = asked(site, f"/history?hours={hours}").json()
     assert answer["step"] == step * 60
@@ -443,8 +443,10 @@ def test_a_history_has_every_peak_in_at_most_1500_points(
     assert max(count for _, count in found) >= max(n for at, n in samples.items() if at > oldest)
 
 
-def test_expired_and_future_minutes_are_not_shown(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, 1.5 / 24)
+def test_expired_and_future_minutes_are_not_shown(
+    valkey: Server, patience: str, prefix: str
+) -> None:
+    site = settings(valkey.url + patience, prefix, 1.5 / 24)
     samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
     write(site, samples)
     assert points_of(site, 24) == [(MINUTE - 89, 1), (MINUTE, 2)]
@@ -468,9 +470,9 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("hours", [24, 168, 1600 * 24])
-def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
+def test_a_round_trip_is_small(valkey: Server, patience: str, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
-    site = settings(valkey.url, prefix, 3660)
+    site = settings(valkey.url + patience, prefix, 3660)
     write(site, walk(9))
     presence = Presence(site, clock=Clock(NOON))
     plan = read_history(presence.backend.queries, "user", step_for(hours, MAX_POINTS))
@@ -491,9 +493,9 @@ def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
 
 @pytest.mark.parametrize("hours", [1, 24, 168, MONTHS * 24])
 def test_a_chart_has_the_peak_and_at_most_500_points(
-    valkey: Server, prefix: str, hours: int
+    valkey: Server, patience: str, prefix: str, hours: int
 ) -> None:
-    site, samples = settings(valkey.url, prefix, MONTHS), walk(hours // 24 + 2)
+    site, samples = settings(valkey.url + patience, prefix, MONTHS), walk(hours // 24 + 2)
     spike = MINUTE - hours * 30
     samples[spike] = 123456
     write(site, samples)
