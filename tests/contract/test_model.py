@@ -411,6 +411,14 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             wrote("A", 1, ("ann", 4, 0)),
         ],
     ),
+    "an id is refused beside a new one": (
+        "plain",
+        [
+            COMES,
+            wrote("A", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            wrote("B", 1, ("bob", 0, 0), ("ann", 0, 100)),
+        ],
+    ),
     "a return in the instant of a goodbye": (
         "pulse",
         [
