@@ -419,6 +419,7 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             wrote("B", 1, ("bob", 0, 0), ("ann", 0, 100)),
         ],
     ),
+    "a window has just passed": ("plain", [COMES, wrote("A", WINDOW, ("bob", 0, 0))]),
     "a return in the instant of a goodbye": (
         "pulse",
         [
