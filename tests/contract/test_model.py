@@ -447,6 +447,10 @@ RARE: dict[str, tuple[str, list[Any]]] = {
         "rooms",
         [ENTERS, wrote("A", 10, ("ann", 0, 0)), wrote("B", 1, left=[(Act.LEFT, "ann", 2, None)])],
     ),
+    "an id that is in a room is erased": (
+        "rooms",
+        [ENTERS, wrote("A", 1, left=[(Act.ERASED, "ann", 0, None)])],
+    ),
     "a page was entered before the logout": (
         "rooms",
         [
@@ -472,4 +476,7 @@ def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
         machine.keys_hold_what_the_model_holds()
         if machine.has_rooms:
             machine.readers_know_who_is_in_a_room()
+            for shard, model in machine.models.items():
+                moved = machine.run(send("ZRANGE", f"{shard.name}:moved", 0, -1))
+                assert {id.decode() for id in moved} == model.moved.keys()
     machine.teardown()
