@@ -327,7 +327,9 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
     # not know a command repeats its arguments.
     text = str(error).partition(", with args beginning with")[0]
     text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
-    message = _MOVED if isinstance(error, AskError) else _SCRIPT_PREFIX.sub("", text)
+    # An old redis-py has no error of its own for the answer of another node.
+    is_elsewhere = isinstance(error, AskError) or text.startswith("MOVED ")
+    message = _MOVED if is_elsewhere else _SCRIPT_PREFIX.sub("", text)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")
 

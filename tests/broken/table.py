@@ -373,8 +373,7 @@ shards-of-different-moments: On a single server, a read of many shards is a snap
 
 = redis/test_cluster.py
 form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
-- message = _MOVED if isinstance(error, AskError) else _SCRIPT_PREFIX.sub("", text)
-+ message = _SCRIPT_PREFIX.sub("", text)
+~ message = _MOVED if is_elsewhere else ==> message =
 one-shard-hides-ids: A list is complete, however ids are spread over the shards.
 ~ if share != limit: ==> if False:
 other-number-of-shards: A process with another number of shards is refused.
