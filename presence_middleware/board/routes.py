@@ -351,12 +351,13 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     if not token:
         return problem(403, "listing people is disabled; set PRESENCE_BOARD_TOKEN to enable it")
     scheme, _, credentials = (authorization or "").partition(" ")
-    given = credentials.strip().encode("utf-8", "surrogateescape")
+    secret = credentials.strip().encode("utf-8", "surrogateescape")
     is_bearer = scheme.lower() == "bearer"
-    secret = given if is_bearer else b""
     if not is_bearer:
-        with suppress(ValueError):
-            secret = b64decode(given, validate=True).partition(b":")[2]
+        try:
+            secret = b64decode(secret, validate=True).partition(b":")[2]
+        except ValueError:
+            secret = b""
     if hmac.compare_digest(secret, token.encode()):
         return None
     # With Basic, a browser shows a dialog for the token. A script that sent a bearer token has a

@@ -15,6 +15,7 @@ from .plan import (
     Batch,
     Command,
     Plan,
+    as_seconds,
     chunks,
     load_script,
     score,
@@ -167,7 +168,7 @@ class HyperLogLog(Store):
             writers, only_if_known = self.key.writers, ["XX"] if write.previous else []
             commands += (
                 ("ZSCORE", writers, write.process),
-                ("ZADD", writers, *only_if_known, f"{write.moment}e-6", write.process),
+                ("ZADD", writers, *only_if_known, as_seconds(write.moment), write.process),
                 ("EXPIRE", writers, self.ttl),
             )
         for minute, positions in by_minute(seen):

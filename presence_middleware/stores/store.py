@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
 from .events import EventStream
-from .plan import Argument, Batch, Plan, Script, score, to_microseconds
+from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
 
 CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
 _NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
@@ -340,17 +340,16 @@ class ScriptedStore(Store):
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             note = write or Write("", max([*moments, *(each[2] for each in departures)]))
             now = note.moment
-            # Redis parses these moments in seconds. To write them so takes a quarter of `repr`.
             words: list[Argument] = []
             for id, moment in zip(ids, moments, strict=True):
                 words += f"{moment}e-6", id
             for act, id, moment, last_seen in departures:
-                known = "" if last_seen is None else f"{last_seen}e-6"
-                words += int(act), id, f"{moment}e-6", known
+                known = "" if last_seen is None else as_seconds(last_seen)
+                words += int(act), id, as_seconds(moment), known
             earliest = min(arrivals, default=now)
             for number, move in enumerate(moves if self.has_rooms else (), 1):
                 if move is not None:
-                    words.append(f"{number} {move[0]} {move[1]}e-6")
+                    words.append(f"{number} {move[0]} {as_seconds(move[1])}")
                     earliest = min(earliest, move[1])
             head = (
                 self.ttl,
@@ -360,12 +359,12 @@ class ScriptedStore(Store):
                 int(self.is_server_time),
                 max_members,
                 note.process,
-                f"{now - note.previous + 1}e-6" if note.previous else "",
-                f"{now}e-6",
-                f"{earliest}e-6",
+                as_seconds(now - note.previous + 1) if note.previous else "",
+                as_seconds(now),
+                as_seconds(earliest),
                 len(seen),
                 len(departures),
-                *(() if arrivals == moments else map("{}e-6".format, arrivals)),
+                *(() if arrivals == moments else map(as_seconds, arrivals)),
             )
             header = " ".join(map(str, head))
             calls.append((names, (f"{header} ", *words, *sweep)))
