@@ -7,13 +7,12 @@
 local step, first, last = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local minutes = {}
 for minute = first, last do minutes[#minutes + 1] = minute end
-local counts = redis.call('HMGET', KEYS[1], unpack(minutes))
-local reply, size, current, highest = {}, 0, -1, 0
-for n, minute in ipairs(minutes) do
-  local count, place = tonumber(counts[n]), math.floor((n - 1) / step)
-  if count and (place ~= current or count > highest) then
-    if place ~= current then size, current = size + 2, place end
-    highest, reply[size - 1], reply[size] = count, minute, counts[n]
+local counts, reply = redis.call('HMGET', KEYS[1], unpack(minutes)), {}
+for start = 1, #minutes, step do
+  local highest = start
+  for n = start + 1, math.min(start + step - 1, #minutes) do
+    if (counts[n] or -1) + 0 > (counts[highest] or -1) + 0 then highest = n end
   end
+  if counts[highest] then table.insert(reply, minutes[highest] .. ' ' .. counts[highest]) end
 end
 return table.concat(reply, ' ')

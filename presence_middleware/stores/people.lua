@@ -32,7 +32,7 @@ local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
 local time = redis.call('TIME')
 local clock = string.format('%.6f', time[1] + time[2] / 1000000) -- of this server
-local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
+local ids, left_at, is_dropped, departed, may_be_erased = {}, {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
   or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
@@ -60,7 +60,7 @@ end
 
 -- Return the ids to write, and what ZADD writes. Note the others in the reply and in `is_dropped`. If
 -- there are more ids than `room`, only so many that are not `known` are written. `goodbye_at` has
--- goodbyes by id, which no older sighting undoes.
+-- goodbyes by id, which no older sighting undoes. A sighting may be all that is known of who left.
 local function accept(room, known, goodbye_at)
   local arrived, accepted, words = string.gmatch(arrivals, '%S+'), {}, {}
   if #ids <= room then room = false end -- for all of them
@@ -74,6 +74,7 @@ local function accept(room, known, goodbye_at)
     is_dropped[n] = true
     if has_left(id, arrival) then
       table.insert(reply[1], n)
+      if at_least(left_at[id], time) then table.insert(departed, {LEFT, id, left_at[id], time}) end
     elseif is_new and room <= 0 then
       reply[2] = reply[2] + 1
     elseif not at_least(goodbye_at[id], later(time, arrival)) then
@@ -93,9 +94,10 @@ local function finish(take_out)
     -- After a loss of data, this reply may get lost as well: then the next shows the loss.
     if since == '' or at_least(reply[3], now - since) then redis.call('ZADD', writers, now, process) end
   end
-  if FIRST_MOVE == FIRST_DEPARTURE then return end
-  for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
-    local act, id, moment, last_known = unpack(ARGV, i, i + 3)
+  for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do table.insert(departed, {unpack(ARGV, i, i + 3)}) end
+  if #departed == 0 then return end
+  for _, departure in ipairs(departed) do
+    local act, id, moment, last_known = unpack(departure)
     -- A moment in the future would refuse whoever comes back.
     if is_server_time == '1' and at_least(moment, clock) then
       moment = later(clock, last_known ~= '' and last_known)

@@ -81,8 +81,7 @@ end
 
 -- Take ids that are no longer online out of their rooms, announce that they have gone, and give ids
 -- that said goodbye a window ago their true last-seen time. Two arguments follow the first: after how
--- many seconds no late write can change that an id has gone; and how many ids of each sort are taken,
--- for a command must stay short.
+-- many seconds no late write can change that an id has gone; and how many of each sort a step takes.
 local function sweep()
   local gone_after, most = unpack(ARGV, FIRST)
   local gone_before = string.format('%.6f', now - gone_after)

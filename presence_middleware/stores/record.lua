@@ -40,17 +40,17 @@ if #ids > 0 then
     -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
     -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
     known = redis.call('ZMSCORE', seen, unpack(ids))
-    local needed, is_seen = -room, {}
+    local new, is_seen = 0, {}
     for n, id in ipairs(ids) do
       is_seen[id] = true
-      if not known[n] then needed = needed + 1 end
+      if not known[n] then new = new + 1 end
     end
-    local most = math.min(needed + #ids, MOST_EVICTED)
+    local most = math.min(new - room + #ids, MOST_EVICTED)
     local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
     for _, id in ipairs(offline) do
-      if needed > 0 and not is_seen[id] then
+      if new > room and not is_seen[id] then
         remove(id, redis.call('ZSCORE', seen, id))
-        needed, room = needed - 1, room + 1
+        room = room + 1
       end
     end
   end
@@ -64,7 +64,7 @@ if #ids > 0 then
         local is_over = score + 0 <= time - window
         if is_over then
           go(id, score)
-        elseif rooms and at_least(offline_before, score) then
+        elseif at_least(offline_before, score) then
           leave_room(id) -- readers have counted it as gone, because this write is late
         end
         if (is_over or score + 0 <= cut + 0) and time + 0 > cut + 0 then

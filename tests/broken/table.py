@@ -308,11 +308,15 @@ join-twice-in-a-write: An id that comes twice in a write comes once.
 - has_come[id] = math.huge
 goodbye-announced-twice: A goodbye is announced once.
 ~ if at_least(cut, lowered) then go(id, score, moment) end ==> go(id, score, moment)
+waiting-sighting-is-lost: Who left elsewhere before their only sighting was written has its time.
+- if at_least(left_at[id], time) then table.insert(departed, {LEFT, id, left_at[id], time}) end
+refused-sighting-takes-out-who-returned: A refused sighting takes nobody out of a minute.
+~ #ids == 0 and #KEYS or 0 do ==> #KEYS do
 ids-are-answered-twice: Each id of a question is answered once.
 ~ return list(dict.fromkeys(map(_stored_id, ids))) ==> return list(map(_stored_id, ids))
 = contract/test_model.py::test_a_store_does_what_its_model_does_where_chance_seldom_leads
 room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
-~ elseif rooms and at_least(offline_before, score) then ==> elseif false then
+~ elseif at_least(offline_before, score) then ==> elseif false then
 gone-people-keep-their-room: Whoever was counted as gone comes back into no room without a page.
 ~ stream or cut and redis.call('ZCOUNT', seen, '(' .. cut, offline_before) > 0 then ==> stream then
 

@@ -419,6 +419,20 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             wrote("B", 1, ("bob", 0, 0), ("ann", 0, 100)),
         ],
     ),
+    "a logout elsewhere comes before the only sighting": (
+        "plain",
+        [
+            wrote("B", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            wrote("A", 1, ("bob", 0, 0), ("ann", 10, 0)),
+        ],
+    ),
+    "an erasure and a logout elsewhere come before the only sighting": (
+        "plain",
+        [
+            wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)]),
+            wrote("A", 1, ("bob", 0, 0), ("ann", 7, 0)),
+        ],
+    ),
     "a window has just passed": ("plain", [COMES, wrote("A", WINDOW, ("bob", 0, 0))]),
     "a return in the instant of a goodbye": (
         "pulse",

@@ -65,6 +65,7 @@ class Model:
         self.notice_loss(now)
         before = self.noted(write)
         refused, full = self._see(seen, now)
+        departures = [*self.left_meanwhile(seen, refused), *departures]
         for departure in departures:
             self._depart(*departure)
         if departures:
@@ -134,6 +135,15 @@ class Model:
             if move and move[1] > self.moved.get(id, 0) and not self.has_left(id, move[1]):
                 self.room[id], self.moved[id] = move
         return refused, full
+
+    def left_meanwhile(self, seen: Sequence[Seen], refused: list[int]) -> list[Departure]:
+        """Return refused sightings that are all that is known of whoever left meanwhile."""
+        waited = [(id, moment) for id, moment, *_ in map(seen.__getitem__, refused)]
+        return [
+            (Act.LEFT, id, self.left[id], moment)
+            for id, moment in waited
+            if self.left.get(id, 0) >= moment
+        ]
 
     def _make_room(self, seen: Sequence[Seen], needed: int, now: int) -> int:
         """Remove ids that are offline; return how many."""
@@ -299,6 +309,13 @@ class Minutes(Model):
                 else:
                     room -= id not in known
                     self.sets.setdefault(minute, set()).add(id)
+            waited = self.left_meanwhile(seen, [n for n in refused if seen[n][1] // MINUTE == minute])
+            for act, id, left, moment in waited:
+                self._leave(act, id, left, self.lost(id, left, moment))
+            if waited:
+                now = write.moment if write else max(moment for _, moment, _, _ in seen)
+                self._hold(waited, now)
+                self._trim(now)
         return Written(refused, full, before, 0, 0)
 
     def _depart_since(
