@@ -309,7 +309,9 @@ class Minutes(Model):
                 else:
                     room -= id not in known
                     self.sets.setdefault(minute, set()).add(id)
-            waited = self.left_meanwhile(seen, [n for n in refused if seen[n][1] // MINUTE == minute])
+            waited = self.left_meanwhile(
+                seen, [n for n in refused if seen[n][1] // MINUTE == minute]
+            )
             for act, id, left, moment in waited:
                 self._leave(act, id, left, self.lost(id, left, moment))
             if waited:
