@@ -10,7 +10,9 @@ up to 30 seconds. A server that hangs confirms nothing. So each failed read woul
 no pool counts, and an event loop that ends would leave it to the garbage collector.
 """
 
-# The first two are used by the look-up of a host and by the first connection of redis-py. If they
+import asyncio
+
+# The next two are used by the look-up of a host and by the first connection of redis-py. If they
 # were imported only then, a process that forks meanwhile would have children that cannot do either.
 import email.parser  # noqa: F401
 import encodings.idna  # noqa: F401
@@ -177,12 +179,24 @@ class _ClosesPromptly:
                 writer.transport.abort()
 
 
+class _AsyncUnixConnection(connection.UnixDomainSocketConnection):
+    """A connection of `unix://` for coroutines.
+
+    That of redis-py logs in here, with a PING that connects again if the server hangs up, without
+    end; and once more afterwards.
+    """
+
+    async def _connect(self) -> None:
+        async with asyncio.timeout(self.socket_connect_timeout):
+            self._reader, self._writer = await asyncio.open_unix_connection(self.path)
+
+
 ASYNC_CLASSES = {
     scheme: type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
     for scheme, connection_class in {
         "redis": connection.Connection,
         "rediss": connection.SSLConnection,
-        "unix": connection.UnixDomainSocketConnection,
+        "unix": _AsyncUnixConnection,
         "redis+sentinel": sentinel.SentinelManagedConnection,
     }.items()
 }

@@ -412,6 +412,9 @@ cancelled-reader-cancels-others: A reader that is cancelled in an outage cancels
 ~ await asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> await closing
 error-of-a-close-is-logged: No connection that closes behind a cancelled reader logs an error.
 ~ asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> asyncio.shield(closing)
+= redis/test_connecting.py::test_a_server_with_too_many_clients_is_asked_a_few_times_only
+refusal-connects-without-end: A coroutine gives up soon if a server closes each unix socket.
+~ "unix": _AsyncUnixConnection, ==> "unix": connection.UnixDomainSocketConnection,
 = redis/test_connecting.py::test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret
 options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
 ~ error.args = (_SENTINELS.sub(": ", str(error)),) ==> pass

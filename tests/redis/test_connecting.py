@@ -29,6 +29,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
+from tests.support.asking import in_loop
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
@@ -244,6 +245,16 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
     gc.collect()  # closes the sockets that other tests have left in cycles, as redis-py 5 does
     asyncio.run(read())
     assert async_sockets_to(server.port) == 0
+
+
+@in_loop
+async def test_a_server_with_too_many_clients_is_asked_a_few_times_only(own: Server) -> None:
+    own.client.config_set("maxclients", 1)
+    presence = AsyncPresence(settings(own.url, "presence"))
+    with pytest.raises(PresenceUnavailable, match="Redis did not answer: "):
+        await presence.count()
+    assert 0 < own.client.info("stats")["rejected_connections"] < 9
+    await presence.aclose()
 
 
 @pytest.mark.parametrize("is_passed", [False, True], ids=["client of the URL", "passed client"])
