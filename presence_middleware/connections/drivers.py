@@ -44,6 +44,9 @@ _POOL_IS_FULL = {"Too many connections", "No connection available."}
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
+# redis-py for coroutines shows the arguments of an error: a tuple of a text.
+_TUPLE = re.compile(r"""^\(['"]|['"],\)$""")
+
 # Of MOVED and ASK, redis-py keeps a slot and an address.
 _MOVED = "another node has the key; PRESENCE_REDIS_URL of a Cluster is redis+cluster://…"
 
@@ -326,7 +329,7 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
     # The client puts the command before the message of the server, ids included. A server that does
     # not know a command repeats its arguments.
     text = str(error).partition(", with args beginning with")[0]
-    text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
+    text = _TUPLE.sub("", text.partition("caused error: ")[2] or text)
     # An old redis-py has no error of its own for the answer of another node.
     is_elsewhere = isinstance(error, AskError) or text.startswith("MOVED ")
     message = _MOVED if is_elsewhere else _SCRIPT_PREFIX.sub("", text)

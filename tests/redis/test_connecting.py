@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from traceback import format_exception
 from types import ModuleType
@@ -348,6 +349,16 @@ def test_a_user_needs_each_of_these_rights(
         admin.script_flush()
     does_everything_asked = all(does_everything(url, prefix, store) for store in STORES)
     assert not does_everything_asked or "stale entries may stay" in caplog.text
+
+
+@pytest.mark.parametrize("ask", QUESTIONS)
+def test_the_error_of_a_command_that_the_host_renamed_names_it_and_no_arguments(
+    ask: str, valkey: Server, tmp_path: Path, stack: ExitStack
+) -> None:
+    server = Server(valkey.binary, tmp_path, "--rename-command", "ZCOUNT", "")
+    stack.callback(server.stop)
+    with pytest.raises(PresenceUnavailable, match=r"^Redis refused: unknown command 'ZCOUNT'$"):
+        QUESTIONS[ask](settings(server.url, "presence"))
 
 
 def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the_rest(
