@@ -85,7 +85,7 @@ def examine(backend: Backend) -> Iterator[Finding]:
         for name, node in driver.nodes()
         for question in (version(), clock(), eviction(), memory())
     ]
-    ours = [_shards(backend), _shared_settings(backend, now), _logins(backend)]
+    ours = [_commands(settings), _shards(backend), _shared_settings(backend, now), _logins(backend)]
     for kind, store in backend.stores.items():
         ours.append(_kind(kind, settings.store_of(kind), store, now))
         if settings.store_of(kind) != "hyperloglog":
@@ -149,6 +149,15 @@ def memory() -> Plan[Finding]:
 def _has_memory(memory: Facts) -> bool:
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
     return not most or used < NEARLY_FULL * most
+
+
+def _commands(settings: Settings) -> Plan[Finding]:
+    """Check that the server runs scripts and transactions; with events, that it has streams."""
+    key = f"{settings.prefix}:doctor"  # it is not there, so nothing is written
+    streams = (("XLEN", key),) if settings.events else ()
+    lease = ("SET", key, "", "XX", "EX", 1), ("GETEX", key, "EX", 1)
+    yield Batch((("EVAL", "return 0", 1, key), *lease, *streams), atomic=True)
+    return Finding(True, "commands: those that recording needs")
 
 
 def _shards(backend: Backend) -> Plan[Finding]:

@@ -415,7 +415,7 @@ error-of-a-close-is-logged: No connection that closes behind a cancelled reader 
 = redis/test_connecting.py::test_a_server_with_too_many_clients_is_asked_a_few_times_only
 refusal-connects-without-end: A coroutine gives up soon if a server closes each unix socket.
 ~ "unix": _AsyncUnixConnection, ==> "unix": connection.UnixDomainSocketConnection,
-= redis/test_connecting.py::test_the_error_of_a_command_that_the_host_renamed_names_it_and_no_arguments
+= redis/test_connecting.py::test_the_error_about_a_renamed_command_names_it_and_no_arguments
 name-of-a-command-without-its-end: A refusal shows the name of the command in both its quotes.
 - _TUPLE.sub("", text.partition("caused error: ")[2] or text)
 + (text.partition("caused error: ")[2] or text).strip("(',)\"")
@@ -907,6 +907,8 @@ blank-id-breaks-the-admin in django/admin.py: An account without an id breaks no
 ~ asked = [id for _, id in ids if id] ==> asked = [id for _, id in ids]
 
 = servers/test_doctor.py
+missing-command-is-right: The doctor names a command that the server lacks.
+~ ours = [_commands(settings), _shards(backend), ==> ours = [_shards(backend),
 lasting-key-is-right: The doctor finds keys that never expire.
 ~ if int(life) == -1] ==> if int(life) == -3]
 replica-is-right: The doctor reports a replica, on which nobody is recorded.

@@ -338,6 +338,15 @@ def test_a_user_needs_few_rights(plain: Server, patience: str, prefix: str, stor
         assert does_everything(url, prefix, store)
 
 
+def test_without_a_name_of_its_connections_a_site_needs_no_client_command(
+    valkey: Server, patience: str, prefix: str
+) -> None:
+    """As behind some proxies."""
+    url = url_of_user(valkey, prefix, "+@all", "-client") + patience
+    assert not does_everything(url, prefix, "sorted-set")
+    assert does_everything(f"{url}&client_name=", prefix, "sorted-set")
+
+
 # PING is asked of connections only that were idle for 15 seconds.
 @pytest.mark.parametrize("right", sorted({*" ".join(RIGHTS.values()).split()} - {"ping"}))
 def test_a_user_needs_each_of_these_rights(
@@ -352,7 +361,7 @@ def test_a_user_needs_each_of_these_rights(
 
 
 @pytest.mark.parametrize("ask", QUESTIONS)
-def test_the_error_of_a_command_that_the_host_renamed_names_it_and_no_arguments(
+def test_the_error_about_a_renamed_command_names_it_and_no_arguments(
     ask: str, valkey: Server, tmp_path: Path, stack: ExitStack
 ) -> None:
     server = Server(valkey.binary, tmp_path, "--rename-command", "ZCOUNT", "")

@@ -85,6 +85,24 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     valkey.client.acl_deluser("asks")
 
 
+@pytest.mark.parametrize("command", ["eval", "set", "getex", "exec", "xlen"])
+def test_a_command_that_recording_needs_and_the_server_refuses_is_wrong(
+    command: str, valkey: Server, variables: dict[str, str]
+) -> None:
+    user = variables["PRESENCE_PREFIX"]
+    rules = ("on", "nopass", "~*", "+@all", f"-{command}")
+    valkey.client.execute_command("ACL", "SETUSER", user, *rules)
+    variables["PRESENCE_REDIS_URL"] = f"unix://{user}:x@{valkey.socket}"
+    for events in ("", "user"):
+        found = examined({**variables, "PRESENCE_EVENTS": events})
+        is_needed = bool(events) or command != "xlen"
+        assert found.exit_code == is_needed
+        assert ("ok    commands: " in found.stdout) is not is_needed
+        assert (f"'{command}' command\n" in found.stdout) is is_needed
+    assert not valkey.client.exists(f"{user}:doctor")
+    valkey.client.acl_deluser(user)
+
+
 def answered(plan: Generator[Any, Any, doctor.Finding], reply: Any) -> doctor.Finding:
     """What a plan finds if the server answers so."""
     plan.send(None)
