@@ -51,14 +51,17 @@ class RedisRefused(PresenceUnavailable):
     """Redis answered with a refusal: out of memory, read-only, loading, or without permission."""
 
 
+_BUSY = (
+    "all connections of this process to Redis were in use for too long; read less often, or raise "
+    "max_connections in PRESENCE_REDIS_URL or of your own client"
+)
+
+
 class ConnectionsBusy(PresenceUnavailable):
     """All connections of this process are in use. This process is busy, not Redis."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "all connections of this process to Redis were in use for too long; read less often, "
-            "or raise max_connections in PRESENCE_REDIS_URL or of your own client"
-        )
+    def __init__(self, message: str = _BUSY) -> None:  # unpickling passes the message
+        super().__init__(message)
 
 
 @contextmanager

@@ -1322,6 +1322,10 @@ one-full-kind-is-reported: Each kind that is full is reported.
 paste-reads-another-section: A filter is found by the name that is given.
 ~ name in ("", each.name)] ==> True]
 
+= unit/test_public_surface.py
+error-that-no-other-process-reads: An error that a worker of a pool raises reaches its caller.
+~ def __init__(self, message: str = _BUSY) ==> def __init__(self, *, message: str = _BUSY)
+
 = unit/test_pulse.py
 pulse-of-another-site: Only a page of this site may send a pulse.
 ~ return site == "same-origin" ==> return site != "cross-site"

@@ -2,12 +2,13 @@
 
 import importlib
 import inspect
+import pickle
 import pkgutil
 from inspect import getattr_static
 from typing import Any, assert_type, get_type_hints
 
 import presence_middleware
-from presence_middleware import AsyncPresence, Presence, Sighting, asgi, wsgi
+from presence_middleware import AsyncPresence, Presence, Sighting, asgi, errors, wsgi
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder, Stats, Visit
 
@@ -61,6 +62,15 @@ async def check_types(plain: Presence, awaited: AsyncPresence, shown: TemplatePr
     plain.count("user", 60)  # type: ignore[call-arg]
     plain.leave()  # type: ignore[call-arg]
     plain.is_online(None)  # type: ignore[arg-type]
+
+
+def test_every_error_can_be_sent_to_another_process() -> None:
+    """As pools and task queues do: the caller hangs if it cannot read an error."""
+    for kind in public(errors).values():
+        if inspect.isclass(kind) and issubclass(kind, errors.PresenceError):
+            error = kind("the reason")
+            again = pickle.loads(pickle.dumps(error))
+            assert (type(again), str(again), vars(again)) == (kind, "the reason", vars(error))
 
 
 def test_everything_public_has_a_docstring() -> None:
