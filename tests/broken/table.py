@@ -1061,6 +1061,8 @@ token-for-an-empty-list: A board that can list nobody asks for no token.
 ~ settings.board_token and listed ==> settings.board_token
 
 = unit/test_bots.py
+list-in-the-encoding-of-the-locale: Apache with its usual locale serves a site.
+~ agents.json").read_bytes() ==> agents.json").read_text()
 crawler-lookups-without-budget: A flood of User-Agents is looked up within a budget.
 ~ if self._lookups < 0: ==> if False:
 crawler-wins-over-a-login: A login wins over a crawler.

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import crawleruseragents
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
@@ -16,6 +15,7 @@ from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
 from tests.support.beside import on_call
+from tests.support.commands import run_program
 from tests.support.statuses import FIREFOX, GOOGLEBOT
 from tests.support.timed_site import Clock
 
@@ -68,8 +68,15 @@ def named() -> Named:
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The User-Agents that were looked up in the list, in order."""
     found: list[str] = []
-    on_call(monkeypatch, crawleruseragents, "is_crawler", found.append)
+    on_call(monkeypatch, Crawlers, "is_listed", lambda _, user_agent: found.append(user_agent))
     return found
+
+
+def test_the_list_is_read_whatever_the_locale_is() -> None:
+    """Under mod_wsgi, it is that of Apache, which is C on Debian."""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = run_program("from presence_middleware import recorder_for; recorder_for()", **locale)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_every_listed_user_agent_gets_a_short_printable_crawler_name(named: Named) -> None:
