@@ -18,8 +18,10 @@ SIZE = 16
 MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
 
-PendingId = bytes
-"""The digest of a value. `Hasher.finish` makes the id from it when the key is available."""
+PendingId = int
+"""The digest of a value. `Hasher.finish` makes the id from it when the key is available.
+
+It is compared with ids, and of bytes that is an error under `python -bb`."""
 
 FoundId = str | PendingId
 
@@ -243,9 +245,9 @@ class Hasher:
         state = self._plain.copy()
         state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         digest = state.digest()
-        return digest if self.key is None else self.finish(digest)
+        return int.from_bytes(digest) if self.key is None else self.finish(digest)
 
-    def finish(self, digest: PendingId) -> str:
+    def finish(self, digest: bytes) -> str:
         """Return the id of a value from its digest without a key."""
         state = self._keyed.copy()
         state.update(digest)

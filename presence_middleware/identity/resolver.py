@@ -15,7 +15,7 @@ from .. import logs
 from ..request import HeaderNames, Locate, Request, text
 from . import rules
 from .bots import BOT, COUNT, OFF, Crawlers
-from .ids import FoundId, Hasher, No, Who, missing, normalize_id
+from .ids import SIZE, FoundId, Hasher, No, Who, missing, normalize_id
 from .sources import FUNCTION, UnusableId, site_function
 
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -341,4 +341,4 @@ class IdentityResolver:
         """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id
-        return self.hasher.finish(id) if self.hasher.key else None
+        return self.hasher.finish(id.to_bytes(SIZE)) if self.hasher.key else None

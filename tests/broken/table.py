@@ -615,6 +615,8 @@ each-recorder-takes-two-seconds: All recorders of a process end within two secon
 ~ recorder.close(remaining / (len(recorders) - number)) ==> recorder.close()
 
 = redis/test_recorder.py
+ids-of-bytes-and-text in identity/ids.py: A strict Python (-bb) serves a guest of the first request.
+~ return int.from_bytes(digest) if ==> return digest if
 limit-grows-with-each-write: While Redis is down, a bounded number of people wait, at any time.
 ~ self._in_flight, self._seen_again = {}, 0 ==> self._in_flight = {}
 child-is-made-anew-twice: Requests that find a fork at once lose nobody.

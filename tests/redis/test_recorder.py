@@ -27,8 +27,9 @@ from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
 from tests.support.backends import Server, client_of, send, wait_until
 from tests.support.beside import in_child, on_call
-from tests.support.commands import run_program
+from tests.support.commands import run, run_program
 from tests.support.process import Start
+from tests.support.servers import environment
 from tests.support.timed_site import NOON, Clock, by_header, visit
 
 
@@ -486,3 +487,27 @@ print([name for name in unwanted.split() if name in sys.modules])
 """
     done = run_program(program)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+# A Python that allows no comparison of bytes with text.
+
+
+ASKS = """
+from presence_middleware import presence_of, wsgi
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"%d" % presence_of(environ).count("guest")]
+
+site = wsgi.PresenceMiddleware(app)
+(body,) = site({"REMOTE_ADDR": "1.2.3.4", "HTTP_USER_AGENT": "Lynx"}, print)
+print(body.decode())
+"""
+
+
+def test_a_guest_of_the_first_request_is_counted_under_a_strict_python(
+    variables: dict[str, str],
+) -> None:
+    """Its id is hashed with a key that the process receives during the request."""
+    done = run([sys.executable, "-bb", "-c", ASKS], env=environment(**variables))
+    assert (done.stdout, done.stderr) == ("200 OK []\n1\n", "")
