@@ -10,9 +10,7 @@ up to 30 seconds. A server that hangs confirms nothing. So each failed read woul
 no pool counts, and an event loop that ends would leave it to the garbage collector.
 """
 
-import asyncio
-
-# The next two are used by the look-up of a host and by the first connection of redis-py. If they
+# The first two are used by the look-up of a host and by the first connection of redis-py. If they
 # were imported only then, a process that forks meanwhile would have children that cannot do either.
 import email.parser  # noqa: F401
 import encodings.idna  # noqa: F401
@@ -85,10 +83,18 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
             _look_ups.pop(name, None)
 
 
+# When a new connection is checked first; redis-py sets the next time with each reply. The check, a
+# PING, connects again if it fails: without end while a login waits for it, if the server hangs up.
+NOT_IN_A_LOGIN = math.inf
+
+
 class _Timed:
     """A connection with a `TimedSocket`."""
 
+    next_health_check: Any
+
     def _connect(self) -> Any:
+        self.next_health_check = NOT_IN_A_LOGIN
         return TimedSocket(super()._connect())  # type: ignore[misc]
 
 
@@ -162,7 +168,12 @@ CLASSES = {
 class _ClosesPromptly:
     """A connection of redis-py whose socket closes when `disconnect` returns."""
 
+    next_health_check: Any
     _writer: Any
+
+    async def _connect(self) -> None:
+        self.next_health_check = NOT_IN_A_LOGIN
+        await super()._connect()  # type: ignore[misc]
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
         """Disconnect from the server, with the arguments of redis-py.
@@ -179,24 +190,12 @@ class _ClosesPromptly:
                 writer.transport.abort()
 
 
-class _AsyncUnixConnection(connection.UnixDomainSocketConnection):
-    """A connection of `unix://` for coroutines.
-
-    That of redis-py logs in here, with a PING that connects again if the server hangs up, without
-    end; and once more afterwards.
-    """
-
-    async def _connect(self) -> None:
-        async with asyncio.timeout(self.socket_connect_timeout):
-            self._reader, self._writer = await asyncio.open_unix_connection(self.path)
-
-
 ASYNC_CLASSES = {
     scheme: type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
     for scheme, connection_class in {
         "redis": connection.Connection,
         "rediss": connection.SSLConnection,
-        "unix": _AsyncUnixConnection,
+        "unix": connection.UnixDomainSocketConnection,
         "redis+sentinel": sentinel.SentinelManagedConnection,
     }.items()
 }

@@ -414,7 +414,7 @@ error-of-a-close-is-logged: No connection that closes behind a cancelled reader 
 ~ asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> asyncio.shield(closing)
 = redis/test_connecting.py::test_a_server_with_too_many_clients_is_asked_a_few_times_only
 refusal-connects-without-end: A coroutine gives up soon if a server closes each unix socket.
-~ "unix": _AsyncUnixConnection, ==> "unix": connection.UnixDomainSocketConnection,
+~ NOT_IN_A_LOGIN = math.inf ==> NOT_IN_A_LOGIN = 0.0
 = redis/test_connecting.py::test_the_error_about_a_renamed_command_names_it_and_no_arguments
 name-of-a-command-without-its-end: A refusal shows the name of the command in both its quotes.
 - _TUPLE.sub("", text.partition("caused error: ")[2] or text)
