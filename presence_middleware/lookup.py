@@ -4,8 +4,8 @@ A template has a reader of its own, with plain calls under WSGI and ASGI alike, 
 outage.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from wsgiref.types import WSGIEnvironment
 
 from . import logs
@@ -15,9 +15,6 @@ from .presence import AsyncPresence, Presence, Query, presented
 from .queries import Queries
 from .recorder import Visit
 from .request import READER, VISIT
-
-TEMPLATE = "presence_middleware.template"
-"""The key of a request's `TemplatePresence` in its environ or scope."""
 
 MOST_REPORTS = 20  # questions that a process logs
 _reported: set[str] = set()
@@ -121,7 +118,7 @@ def template_question(
 
     def ask(reader: "TemplatePresence", /, *arguments: P.args, **named: P.kwargs) -> T | None:
         visit = reader.visit
-        if visit is None or reader.is_unavailable:
+        if visit is None:
             return None
         if isinstance(visit, AsyncPresence) and is_in_loop():
             raise WouldBlock(
@@ -141,7 +138,7 @@ def template_question(
                 _reported.add(str(error))
                 logs.warn("a template asks for what is not stored: %s", error)
         except PresenceUnavailable:
-            reader.is_unavailable = True
+            pass  # the page is shown without the number
         return None
 
     return presented(ask, "TemplatePresence", query, or_none=True)
@@ -150,17 +147,15 @@ def template_question(
 class TemplatePresence:
     """Reads who is online for the template of a request, and asks Redis only when it is used.
 
-    All methods return None if Redis does not answer, and then also for the rest of the request, so
-    that a page waits for an outage once. They return None if the request has not passed the
-    middleware, as in the tests of a site, and for what the site does not store; that is logged
-    once. They raise `QueryError` for invalid arguments, and `WouldBlock` in an event loop.
+    All methods return None if Redis does not answer; a page waits for an outage once. They return
+    None if the request has not passed the middleware, as in the tests of a site, and for what the
+    site does not store; that is logged once. They raise `QueryError` for invalid arguments, and
+    `WouldBlock` in an event loop.
     """
 
     def __init__(self, visit: Visit | None) -> None:
         """Create a reader for the request of `visit`; None if the request has no visit."""
         self.visit = visit
-        self.is_unavailable = False
-        """True once Redis did not answer; then every answer is None."""
 
     count = template_question(Queries.count)
     counts = template_question(Queries.counts)
@@ -176,19 +171,10 @@ class TemplatePresence:
 
 
 def template_presence(source: Any) -> TemplatePresence:
-    """Return the template reader of a request. All templates of a request share it.
+    """Return a template reader of a request.
 
     `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`; None stands
-    for a template outside of a request. A WebSocket has a new reader for each call, because it
-    outlives outages. Sends nothing to Redis. Raises `QueryError` if `source` is no request.
+    for a template outside of a request. Sends nothing to Redis. Raises `QueryError` if `source` is
+    no request.
     """
-    state = {} if source is None else state_of(source)
-    visit: Visit | None = state.get(VISIT)
-    shared = state.get(TEMPLATE)
-    # A server may use an environ again for the next request.
-    if isinstance(shared, TemplatePresence) and shared.visit is visit:
-        return shared
-    reader = TemplatePresence(visit)
-    if visit is not None and state.get("type") != "websocket":
-        cast(MutableMapping[str, Any], state)[TEMPLATE] = reader
-    return reader
+    return TemplatePresence(None if source is None else state_of(source).get(VISIT))

@@ -1194,9 +1194,6 @@ starlette-lacks-the-reader in starlette.py: Templates of Starlette have the read
 ~ return {"presence": template_presence(request)} ==> return {"presence": template_presence(None)}
 pyramid-templates-lack-presence: Templates of Pyramid have `presence`.
 ~ config.add_subscriber(add_presence, BeforeRender) ==> pass
-= unit/test_helpers.py::test_a_template_has_the_answers_of_the_site
-reader-of-another-request: A template has the reader of its own request.
-~ (shared, TemplatePresence) and shared.visit is visit: ==> (shared, TemplatePresence):
 = unit/test_helpers.py::test_a_user_whom_flask_tells_that_a_page_is_missing_is_no_guest
 flask-aborts-before-the-user-is-known: Who asks for a page that is missing counts as they are.
 ~ app.url_value_preprocessors.setdefault(None, []) ==> app.before_request_funcs.setdefault(None, [])
