@@ -72,14 +72,12 @@ class ServerClock:
 
     def now(self) -> Plan[float]:
         """Return the lower bound of the server's time, in seconds since the epoch."""
-        if not self.is_trusted():
-            yield from self.synchronise()
+        yield from self.synchronise()
         return round(self._low + self.stamp(), 6)
 
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""
-        if not self.is_trusted():
-            yield from self.synchronise()
+        yield from self.synchronise()
         return round(self._high + self.stamp(), 6)
 
     def moment(self, stamp: float) -> float:
