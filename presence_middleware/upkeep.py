@@ -102,10 +102,11 @@ class Upkeep:
     ) -> None:
         """Create the upkeep of the data in `stores`, by kind. This does no I/O."""
         self._clock, self._pause = clock, UNHURRIED_SECONDS
-        self.cleaning_ended: Callable[[PresenceError | None], object] = lambda _: None
-        """Called after each clean-up, with the error if a permission is missing."""
-        self.forbidden: Callable[[PresenceError], object] = lambda _: None
-        """Called if the server never runs a command that this needs, with the error."""
+        self.forbidden: Callable[[str, PresenceError], object] = lambda *_: None
+        """Called if the server never runs a command: with what needs it, and with the error.
+
+        That is `clean-up`, without which the rest of the upkeep goes on, or `upkeep`.
+        """
 
         # Whoever says goodbye after a look has not gone before the grace is over.
         most = min(LOOK_EVERY, settings.grace_seconds)
@@ -165,7 +166,7 @@ class Upkeep:
                     raise
                 # That is no outage: people are recorded all the same.
                 self._look_at = stamp + LEASE_MARGIN
-                self.forbidden(error)
+                self.forbidden("upkeep", error)
             finally:
                 self._generation = health.generation
                 lock.release()
@@ -221,16 +222,13 @@ class Upkeep:
     def _do(self, job: Sweeping, driver: Driver) -> None:
         """Run a job until there is no more to do, for a bounded time."""
         now, until = self._clock.moment(self._clock.stamp()), time.monotonic() + STEPS_SECONDS
-        missing: PresenceError | None = None
         try:
             while job.run(driver, now) and time.monotonic() < until:
                 time.sleep(STEP_PAUSE)
         except PresenceUnavailable as error:
             if job is not self._clean or not _is_forbidden(error):
                 raise
-            missing = error  # that is no outage
-        if job is self._clean:
-            self.cleaning_ended(missing)
+            self.forbidden("clean-up", error)  # that is no outage
 
 
 def _is_forbidden(error: PresenceError) -> bool:

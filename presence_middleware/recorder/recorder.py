@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -156,8 +156,7 @@ class Recorder:
         self.resolver = resolver_for(settings)
         self.hints = SetupHints(settings, self.resolver)
         """The warnings that this process logs about its setup."""
-        self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
-        self.backend.upkeep.forbidden = partial(self.hints.warn, "upkeep")
+        self.backend.upkeep.forbidden = self.hints.warn
         self.filter = RequestFilter(settings, self.hints)
         self.reset()
         self.backend.departures.add(self)

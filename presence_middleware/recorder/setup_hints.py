@@ -5,7 +5,7 @@ Some visits are inspected when they end, because many frameworks know the user n
 
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -171,8 +171,7 @@ class SetupHints:
         self._period_ends = -math.inf  # of the addresses in it
         self._seen: dict[tuple[str, str], tuple[Mistake, float, int]] = {}
         """What visits showed last, since when, and how many visits."""
-        self._writes: Counter[str] = Counter()  # by kind
-        self._writes_before_failure = math.inf
+        self._written: set[str] = set()  # the kinds of what was written
         # By hint and subject, what was logged, and what need not be.
         self._done = set() if self._mistakes.needs_address else {("silent", "")}
         self.look_at = -math.inf
@@ -255,23 +254,16 @@ class SetupHints:
 
     def note_written(self, kind: str, full: int) -> None:
         """Note that sightings of a kind were written, and `full` of them refused at the cap."""
-        self._writes[kind] += 1
+        self._written.add(kind)
         if full:
             self.warn("full", kind, self._settings.max_members)
-
-    def cleaning_ended(self, error: PresenceError | None) -> None:
-        """Note the end of a clean-up. Warn if it failed twice in a row although writes succeed."""
-        writes = self._writes.total() if error else math.inf
-        if error and writes > self._writes_before_failure:
-            self.warn("clean-up", error)
-        self._writes_before_failure = writes
 
     def check(self, now: float, driver: Driver) -> None:
         """Log the mistakes that enough visits showed by `now`, by the recorder's clock.
 
         The first call also asks the server for its eviction policy. Never raises.
         """
-        has_users = not self._mistakes.users.isdisjoint(self._writes)
+        has_users = not self._mistakes.users.isdisjoint(self._written)
         for mistake, first, visits in list(self._seen.values()):
             enough = EVIDENCE[mistake.hint]
             is_shown = visits >= enough.visits and now - first >= enough.seconds

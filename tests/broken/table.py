@@ -787,7 +787,7 @@ clean-up-goes-by-rank: Two processes that clean up at once remove nobody who is 
 
 = redis/test_walks.py::test_rooms_and_events_are_true_with_few_commands
 forbidden-upkeep-is-silent: The log says once that the user of Redis may not do the upkeep.
-~ self.forbidden(error) ==> pass
+~ self.forbidden("upkeep", error) ==> pass
 forbidden-upkeep-is-an-outage: People are recorded although the upkeep is forbidden.
 ~ if not _is_forbidden(error): ==> if True:
 
