@@ -18,7 +18,7 @@ from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
-from .pulse import EMPTY, Pulse, Responder
+from .pulse import EMPTY, Pulse
 from .queries import Id
 from .recorder import Visit, recorder_for
 from .recorder.verdict import Answer
@@ -80,7 +80,7 @@ class PresenceMiddleware:
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
             pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
             board = AsgiBoard(self.presence) if settings.board_path else None
-            self._responders: list[Responder] = [each for each in (pulse, board) if each]
+            self._responders: list[Pulse | AsgiBoard] = [each for each in (pulse, board) if each]
         except SettingsError as error:
             if not is_in_loop():
                 raise

@@ -126,12 +126,8 @@ def template_question(
                 "handler with `def`, or as a TemplateResponse of Django), or await the answer in "
                 "the handler and pass it to the template"
             )
-        # As a visit does, but without its `run`, which must be awaited under ASGI.
-        visit.note()
         try:
-            plan = query(visit.backend.queries, *arguments, **named)
-            with visit.asking:
-                return visit.recorder.read(plan)
+            return visit.read(query(visit.backend.queries, *arguments, **named))
         except UnsupportedQuery as error:
             # The settings changed, perhaps, and the template did not. The page shows the rest.
             if str(error) not in _reported and len(_reported) < MOST_REPORTS:

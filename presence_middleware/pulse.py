@@ -6,7 +6,7 @@ It is off unless `PRESENCE_PULSE_PATH` is set.
 from collections.abc import Callable
 from importlib.resources import files
 from string import Template
-from typing import Any, Protocol
+from typing import Any
 
 from .board import Headers, Response, content, problem
 from .request import Request
@@ -16,17 +16,6 @@ from .settings import Settings
 CACHED = "public, max-age=3600"
 EMPTY: Headers = (("Cache-Control", "no-store"),)
 """The headers of the 204 that answers a pulse."""
-
-
-class Responder(Protocol):
-    """Takes the requests to some paths in place of the app."""
-
-    def receive(self, path: str, state: Any) -> Any:
-        """Return what answers a request, a `Signal`, or None for most requests.
-
-        The method `wsgi` or `asgi` of what answers is an app. `path` is the path below the mount
-        point, and `state` the environ or scope. Never raises.
-        """
 
 
 class Pulse:
@@ -49,7 +38,8 @@ class Pulse:
     def receive(self, path: str, state: Any) -> Response | Signal | None:
         """Return the signal in a request, or None. Never raises.
 
-        Return a response instead if the request is no visit: for the script, and at the path of the
+        `path` is the path below the mount point, and `state` the environ or scope. Return a
+        response instead if the request is no visit: for the script, and at the path of the
         pulse for other methods than POST and for other sites.
         """
         is_own = path in (self._path, self._script_path)

@@ -5,23 +5,21 @@ passes all arguments on and returns the result of the server's start_response.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .board.routes import Board
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
-from .pulse import EMPTY, Pulse, Responder
+from .pulse import EMPTY, Pulse
 from .queries import Id
 from .recorder import Visit, recorder_for
 from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .rooms import Signal
 from .settings import Settings
-from .stores import Act, Plan
-
-T = TypeVar("T")
+from .stores import Act
 
 
 class PresenceMiddleware:
@@ -56,7 +54,7 @@ class PresenceMiddleware:
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
         pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
         board = Board(self.recorder.backend) if settings.board_path else None
-        self._responders: list[Responder] = [each for each in (pulse, board) if each]
+        self._responders: list[Pulse | Board] = [each for each in (pulse, board) if each]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         outer: Visit | None = environ.get(VISIT)
@@ -121,14 +119,7 @@ class PresenceMiddleware:
 class WsgiVisit(Visit, WsgiRequest, Presence):
     """The visit in the environ, which is also a reader. Its results include the visit itself."""
 
-    def run(self, plan: Plan[T]) -> T:
-        """Write the sightings of this process, including this visit, and return a plan's result.
-
-        Raises `PresenceUnavailable` if Redis does not answer.
-        """
-        self.note()
-        with self.asking:
-            return self.recorder.read(plan)
+    run = Visit.read
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:
         """Take `id` offline at once, or in an outage as soon as Redis answers again.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Container, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ..connections.limits import Patience
 from ..errors import QueryError
@@ -11,7 +11,7 @@ from ..identity.ids import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity
 from ..request import OVER, StateRequest
 from ..rooms import Room, Signal
-from ..stores import NOWHERE, Act
+from ..stores import NOWHERE, Act, Plan
 from .recorder import Recorder
 from .verdict import (
     ENDS_LOGIN,
@@ -28,6 +28,7 @@ from .verdict import (
 )
 
 LOGIN_PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
+T = TypeVar("T")
 SEEN, LEFT, NO_VISIT = Act.SEEN, Act.LEFT, Purpose.NO_VISIT  # constants are read faster
 
 
@@ -202,6 +203,15 @@ class Visit(StateRequest):
     def asking(self) -> Patience:
         """A context manager in which the request asks Redis. It waits for an outage only once."""
         return Patience()
+
+    def read(self, plan: Plan[T]) -> T:
+        """Write the sightings of this process, including this visit, and return a plan's result.
+
+        Raises `PresenceUnavailable` if Redis does not answer.
+        """
+        self.note()
+        with self.asking:
+            return self.recorder.read(plan)
 
     def flush(self) -> None:
         """Record this visit with its current identity, and write all sightings of this process.
