@@ -7,12 +7,11 @@ from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from importlib.resources import files
 from operator import itemgetter
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from .. import sse
@@ -54,7 +53,6 @@ SHARED = 10.0  # cache time in seconds for each minute of a step
 POINTS_A_TRIP = 360
 COMMANDS_A_TRIP = 16
 MIN_GAP = 5  # minutes without samples that interrupt the line of a chart
-MAX_RESPONSES = 64  # of different histories, hours, sizes and clocks
 _HIGHEST = files(__package__).joinpath("highest.lua").read_text("utf-8")
 
 
@@ -261,8 +259,7 @@ def step_for(hours: int, most: int) -> int:
     return next((step for step in STEPS if hours * 60 <= (most - 1) * step), STEPS[-1])
 
 
-@dataclass(eq=False)
-class HighestMinutes:
+class HighestMinutes(NamedTuple):
     """The highest minutes of a kind, of which each reader is sent those of the last hours."""
 
     kind: str
@@ -319,7 +316,6 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
     return HighestMinutes(kind, step, last * keys.MINUTE, [*points.values()])
 
 
-@lru_cache(maxsize=MAX_RESPONSES)
 def as_json(history: HighestMinutes, hours: int) -> Response:
     """Return the response with the last hours of a history."""
     samples = [(at, count) for _, count, at in history.last(hours)]
@@ -327,7 +323,6 @@ def as_json(history: HighestMinutes, hours: int) -> Response:
     return facts({"kind": history.kind, "step": step, "samples": samples}, REVALIDATED)
 
 
-@lru_cache(maxsize=MAX_RESPONSES)
 def as_chart(history: HighestMinutes, hours: int, width: int, offset: int, colour: int) -> Response:
     """Return the response with a chart of the last hours of a history.
 

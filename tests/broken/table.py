@@ -62,15 +62,7 @@ read-of-the-parent-is-waited-for: A fork amid a read of the board answers at onc
 = contract/test_board.py::test_a_result_holds_no_event_loop_of_those_who_waited_for_it
 result-holds-its-event-loop: A result that readers share holds no event loop of those who waited.
 - result.running = None
-= contract/test_board.py::test_any_number_of_hours_has_few_points_and_readers_share_answers
-chart-is-drawn-for-each-reader: Readers share the chart of a history.
-- @lru_cache(maxsize=MAX_RESPONSES)
-- def as_chart(
-+ def as_chart(
-history-is-encoded-for-each-reader: Readers share the JSON of a history.
-- @lru_cache(maxsize=MAX_RESPONSES)
-- def as_json(
-+ def as_json(
+= contract/test_board.py::test_any_number_of_hours_has_few_points
 history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
@@ -1034,16 +1026,6 @@ inner-recorder-is-silent-over-asgi: Two recorders around an ASGI app both count.
 ~ if outer is not None and outer.recorder is self.recorder ==> if outer is not None
 
 = unit/test_board.py
-charts-without-bound: A process keeps a bounded number of charts.
-- @lru_cache(maxsize=MAX_RESPONSES)
-- def as_chart(
-+ @lru_cache(maxsize=None)
-+ def as_chart(
-histories-without-bound: A process keeps a bounded number of histories as text.
-- @lru_cache(maxsize=MAX_RESPONSES)
-- def as_json(
-+ @lru_cache(maxsize=None)
-+ def as_json(
 names-without-token: The board lists last-seen times only with the token.
 ~ frozenset({"/online", "/last-seen", "/events"}) ==> frozenset({"/online", "/events"})
 token-is-guessed-by-time: Tokens are compared in constant time.

@@ -29,9 +29,6 @@ from presence_middleware.board.routes import (
     MAX_POINTS,
     POINTS_A_TRIP,
     Board,
-    HighestMinutes,
-    as_chart,
-    as_json,
     read_history,
     step_for,
 )
@@ -511,11 +508,8 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
     assert places[-1] > 0.95 * WIDTH
 
 
-def test_any_number_of_hours_has_few_points_and_readers_share_answers() -> None:
+def test_any_number_of_hours_has_few_points() -> None:
     for hours in range(1, 3660 * 24, 5):
         for most in (1500, 500):
             # The first and the last step may be cut, so there may be one more.
             assert hours * 60 / step_for(hours, most) + 1 <= most
-    history = HighestMinutes("user", 1, MINUTE * 60, [(MINUTE * 60, 3, "12:00")])
-    assert as_json(history, 24) is as_json(history, 24)
-    assert as_chart(history, 24, 1200, 0, 0) is as_chart(history, 24, 1200, 0, 0)

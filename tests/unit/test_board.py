@@ -17,12 +17,11 @@ import pytest
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board import MAX_PARAMETERS, Response
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.routes import Board, HighestMinutes, as_chart, as_json
+from presence_middleware.board.routes import Board
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.connections.url import parse_url
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
-from tests.support.memory import traced
 from tests.support.statuses import basic
 from tests.support.timed_site import Clock
 from tests.unit.test_svg import elements, paths, texts
@@ -352,16 +351,3 @@ def test_the_page_asks_for_no_token_where_nothing_is_listed() -> None:
 def test_a_history_longer_than_the_retention_is_that_of_the_retention() -> None:
     bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
     assert len(bodies) == 1
-
-
-def test_readers_who_ask_for_all_sizes_take_a_bounded_share_of_memory() -> None:
-    noon = int(NOON.timestamp())
-    history = HighestMinutes(
-        "user", 1, noon, [(noon - 60 * ago, ago % 7, "12:00") for ago in range(60, 0, -1)]
-    )
-    with traced() as held:
-        for number in range(1, 501):
-            as_chart(history, 1, 280 + number, 0, 0)
-        for number in range(1, 2001):
-            as_json(history, number)
-        assert held() < 1_000_000
