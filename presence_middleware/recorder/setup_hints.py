@@ -78,27 +78,19 @@ HINTS = {
 """By name, what is wrong, a colon, and what to do. Braces stand for values of the site."""
 
 
-class Evidence(NamedTuple):
-    """What must be seen before a hint about visits is logged."""
-
-    visits: int
-    """How many visits must show the mistake."""
-    seconds: float = 0.0
-    """How long ago the first of them must be."""
-    if_users: bool | None = None
-    """Whether users must have been found, or none; None if that does not matter."""
-
-
 EVIDENCE = {
-    "proxy": Evidence(FEW_VISITS, SECONDS),
-    "credential": Evidence(FEW_VISITS, SECONDS, if_users=False),
-    "rule": Evidence(FEW_VISITS, SECONDS, if_users=False),
-    "user": Evidence(VISITS, if_users=False),
-    "shared": Evidence(1),
-    "pulse": Evidence(USERLESS_SIGNALS, if_users=True),
-    "logout": Evidence(VISITS, if_users=True),
+    "proxy": (FEW_VISITS, SECONDS, None),
+    "credential": (FEW_VISITS, SECONDS, False),
+    "rule": (FEW_VISITS, SECONDS, False),
+    "user": (VISITS, 0.0, False),
+    "shared": (1, 0.0, None),
+    "pulse": (USERLESS_SIGNALS, 0.0, True),
+    "logout": (VISITS, 0.0, True),
 }
-"""By the name of a hint that visits show. All other hints are logged at once."""
+"""What must be seen before a hint about visits is logged: how many visits that show the mistake,
+how many seconds ago the first of them, and whether users must have been found, or none, or None if
+that does not matter. All other hints are logged at once.
+"""
 
 
 class Mistake(NamedTuple):
@@ -265,10 +257,10 @@ class SetupHints:
         """
         has_users = not self._mistakes.users.isdisjoint(self._written)
         for mistake, first, visits in list(self._seen.values()):
-            enough = EVIDENCE[mistake.hint]
-            is_shown = visits >= enough.visits and now - first >= enough.seconds
-            if is_shown and enough.if_users in (None, has_users):
-                self._log(mistake, EXPLAIN if enough.if_users is False else "")
+            enough_visits, seconds, if_users = EVIDENCE[mistake.hint]
+            is_shown = visits >= enough_visits and now - first >= seconds
+            if is_shown and if_users in (None, has_users):
+                self._log(mistake, EXPLAIN if if_users is False else "")
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
                 if policy := eviction_policy(driver.run(server_facts("memory"))):
@@ -281,7 +273,6 @@ class Mistakes:
 
     def __init__(self, settings: Settings) -> None:
         chain, self._proxies = settings.identity, settings.trusted_proxies
-        self._named = f"{self._proxies}, " if self._proxies else ""
         self.users = user_kinds(chain)
         """The kinds of users."""
         self.needs_address = any(rule.source in ("ip", "visitor") for rule in chain)
@@ -305,15 +296,14 @@ class Mistakes:
         `kind` is that of the identity that was found in it.
         """
         if self.needs_address and (network := unnamed_proxy(request, self._proxies)):
-            yield Mistake("proxy", "", (self._named, network))
+            others = f"{self._proxies}, " if self._proxies else ""
+            yield Mistake("proxy", "", (others, network))
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
             return
-        cookies = request.header("cookie") or ""
         for name, unread in self._unread.items():
-            # `in` first: to look for a cookie, its pattern must be compiled.
-            if unread[0].cookie in cookies and unread[0].is_in(request):
+            if unread[0].is_in(request):
                 used = [each for each in unread if each.framework.lower() in sys.modules]
                 remedies = [each.remedy for each in used or unread]
                 yield Mistake("credential", name, ("; ".join(remedies),))
