@@ -72,8 +72,7 @@ def draw(
     height = max(MIN_HEIGHT, width // 3)
     left, right = max(MARGIN, 10 + 8 * len(f"{most:,}")), width - MARGIN
     columns = max(1, (right - left) // KEY_WIDTH)  # of the legend
-    rows = math.ceil(len(lines) / columns) if len(lines) > 1 else 1
-    top, bottom = 16 + 20 * rows, height - FOOT
+    top, bottom = 16 + 20 * math.ceil(len(lines) / columns), height - FOOT
     # Where the points are, in pixels.
     a_second, a_head = (right - left) / max(1, end - start), (bottom - top) / most
     x0 = left - start * a_second
