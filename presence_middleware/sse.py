@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Iterable
+from datetime import datetime
 from functools import lru_cache
 
 from .errors import EventsLost, PresenceUnavailable
@@ -45,15 +46,19 @@ async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
         await events.aclose()
 
 
+def iso(moment: datetime) -> str:
+    """Return a moment in UTC as ISO 8601 text that ends with Z."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
 def messages_of(events: Iterable[Event]) -> str:
     """Return events as text: of each an id, and data in JSON that is ASCII without line breaks."""
     messages = []
     for event in events:
         online = "true" if event.online else "false"
-        at = event.at.isoformat().replace("+00:00", "Z")
         messages.append(
             f'id: {event.cursor}\ndata: {{"kind":{json.dumps(event.kind)},'
-            f'"id":{json.dumps(event.id)},"online":{online},"at":"{at}"}}\n\n'
+            f'"id":{json.dumps(event.id)},"online":{online},"at":"{iso(event.at)}"}}\n\n'
         )
     return "".join(messages)
 

@@ -13,6 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..errors import QueryError
 from ..request import Request, query_of
+from ..sse import iso
 from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
@@ -119,11 +120,6 @@ def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
 def to_json(values: dict[str, Any]) -> bytes:
     """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
     return json.dumps(values, ensure_ascii=True, separators=(",", ":"), default=iso).encode()
-
-
-def iso(moment: datetime) -> str:
-    """Return a moment in UTC as ISO 8601 text that ends with Z."""
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))

@@ -27,7 +27,7 @@ from ..stores import Batch, Plan, Sighting, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..stores.plan import chunks, decoded
 from ..svg import WIDTH, Series, draw
-from . import Query, Response, content, facts, iso, parameters, problem, to_json
+from . import Query, Response, content, facts, parameters, problem, to_json
 from .cache import Cache, SharedRead
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
@@ -312,7 +312,7 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
             for minute, count in zip(numbers[::2], numbers[1::2], strict=True):
                 at, place = midnight + minute * keys.MINUTE, (day * MINUTES_A_DAY + minute) // step
                 if place not in points or count > points[place][1]:
-                    points[place] = at, count, iso(moment_of(at))
+                    points[place] = at, count, sse.iso(moment_of(at))
     return HighestMinutes(kind, step, last * keys.MINUTE, [*points.values()])
 
 
