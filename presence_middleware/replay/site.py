@@ -152,9 +152,8 @@ class Summary:
     The steps double so that they stay few.
     """
 
-    def __init__(self, kinds: tuple[str, ...], most: int = MAX_POINTS) -> None:
-        """Hold at most `most` points."""
-        self._most = most
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        """Begin without a point."""
         self.step = MINUTE
         """The length of a step, in seconds."""
         self.points: dict[int, tuple[int, ...]] = {}
@@ -169,7 +168,7 @@ class Summary:
                 self.peaks[kind] = Sample(moment_of(moment.at), count)
         at = moment.at // self.step * self.step
         self.points[at] = tuple(map(max, self.points.get(at, moment.counts), moment.counts))
-        if len(self.points) > self._most:
+        if len(self.points) > MAX_POINTS:
             self.step *= 2
             shorter, self.points = self.points, {}
             for point in shorter.items():

@@ -94,8 +94,9 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     assert tally.odd == {"refused": 50}
 
 
-def test_a_long_series_keeps_the_highest_of_each_step() -> None:
-    series = Summary(("user", "guest"), most=8)
+def test_a_long_series_keeps_the_highest_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("presence_middleware.replay.site.MAX_POINTS", 8)
+    series = Summary(("user", "guest"))
     for minute in range(100):
         series.add(Moment(NOON + minute * 60, (minute % 37, 1)))
     assert series.step == 16 * 60
