@@ -124,12 +124,6 @@ class Credential(NamedTuple):
     def name(self) -> str:
         return f"the cookie {self.cookie}" if self.cookie else "a bearer token"
 
-    def is_in(self, request: Request) -> bool:
-        """Return whether a request carries it."""
-        if self.cookie:
-            return request.cookie(self.cookie) is not None
-        return (request.header("authorization") or "").startswith("Bearer ")
-
 
 CREDENTIALS = (
     Credential("", "a JWT", "bearer", "bearer:sub"),
@@ -302,8 +296,10 @@ class Mistakes:
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
             return
+        has_token = (request.header("authorization") or "").startswith("Bearer ")
         for name, unread in self._unread.items():
-            if unread[0].is_in(request):
+            cookie = unread[0].cookie
+            if request.cookie(cookie) is not None if cookie else has_token:
                 used = [each for each in unread if each.framework.lower() in sys.modules]
                 remedies = [each.remedy for each in used or unread]
                 yield Mistake("credential", name, ("; ".join(remedies),))
