@@ -4,7 +4,10 @@
 
 const POLL = 3000, SAMPLED = 30000, SILENT = 40000, HELD = 300000, PATIENCE = 15000;  // milliseconds
 const MOST = 100;  // names
-const base = withoutCredentials(new URL(".", document.currentScript.src));
+const base = new URL(".", document.currentScript.src);
+// A page that was opened as https://user:password@host/ resolves relative URLs against that, and
+// fetch() refuses URLs with credentials.
+base.username = base.password = "";
 const given = document.documentElement.dataset;
 const kinds = given.kinds.split(" "), listed = given.listed.split(" ").filter(Boolean);
 const live = given.live.split(" ");  // the kinds with events
@@ -18,13 +21,6 @@ class Refused extends Problem {}
 
 const reason = (error) => error instanceof Problem ? error.message : "the site does not answer";
 
-// A page that was opened as https://user:password@host/ resolves relative URLs against that, and
-// fetch() refuses URLs with credentials.
-function withoutCredentials(url) {
-  url.username = url.password = "";
-  return url;
-}
-
 async function ask(path, headers = {}) {
   const url = new URL(path, base), before = answers.get(path);
   const answer = await fetch(url, {
@@ -34,7 +30,7 @@ async function ask(path, headers = {}) {
   });
   if (answer.status === 304) return before.data;
   const data = answer.headers.get("Content-Type") === "image/svg+xml"
-    ? picture(await answer.text()) : await answer.json();
+    ? localized(await answer.text()) : await answer.json();
   if (answer.status === 401) throw new Refused(data.error);
   if (!answer.ok) throw new Problem(data.error);
   if (data.now) setLag(data.now);
@@ -44,10 +40,6 @@ async function ask(path, headers = {}) {
 
 function setLag(now) {
   lag = Date.parse(now) - Date.now();
-}
-
-function picture(text) {
-  return localized(new DOMParser().parseFromString(text, "image/svg+xml").documentElement);
 }
 
 const askNamed = (path) => ask(path, { Authorization: `Bearer ${token}` });
@@ -99,7 +91,8 @@ function showCounts({ counts }) {
 
 // Chart: drawn by the server in UTC. Its numbers and times are rewritten in the format of this browser.
 
-function localized(chart) {
+function localized(svg) {
+  const chart = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
   for (const place of chart.querySelectorAll("tspan[data-count]"))
     place.textContent = Number(place.dataset.count).toLocaleString();
   for (const place of chart.querySelectorAll("tspan[data-at]"))
