@@ -74,9 +74,8 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         remedy = f"call its {maker}()" if maker else f"pass the {protocol.upper()} app itself"
         return f"{_described(app)} is not callable: {remedy}"
     if inspect.isclass(app):
-        # A call of a class with a metaclass or a `__new__` may return anything.
-        makes_instance = type(app).__call__ is type.__call__ and app.__new__ is object.__new__
-        if not makes_instance or hasattr(app, RESPONSE[protocol]):
+        # A call of a class with a `__new__` may return anything.
+        if app.__new__ is not object.__new__ or hasattr(app, RESPONSE[protocol]):
             return None
         return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
     fits = {each: not _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
