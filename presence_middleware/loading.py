@@ -93,9 +93,8 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
     remedy = f"; if it makes the app, call it: {app.__name__}()" if makes_app else ""
     if str(getattr(app, "__module__", "")).startswith("django."):
         remedy = "; in MIDDLEWARE of Django, write presence_middleware.django.PresenceMiddleware"
-    expected = "a WSGI app" if protocol == "wsgi" else "an ASGI app"
-    arguments = ", ".join(ARGUMENTS[protocol])
-    return f"{_described(app)} is not {expected}: it cannot be called with ({arguments}){remedy}"
+    subject, arguments = f"{_described(app)} is no {protocol.upper()} app", ARGUMENTS[protocol]
+    return f"{subject}: it cannot be called with ({', '.join(arguments)}){remedy}"
 
 
 def _refusal(app: Any, *arguments: object, **options: object) -> str | None:
@@ -103,14 +102,11 @@ def _refusal(app: Any, *arguments: object, **options: object) -> str | None:
     if not callable(app):
         return f"{_described(app)} is not a callable object"
     try:
-        signature = inspect.signature(app, follow_wrapped=False)
-    except (TypeError, ValueError):
-        # Not every callable has a signature.
-        return None
-    try:
-        signature.bind(*arguments, **options)
+        inspect.signature(app, follow_wrapped=False).bind(*arguments, **options)
     except TypeError as error:
         return str(error)
+    except ValueError:
+        pass  # not every callable has a signature
     return None
 
 
