@@ -19,11 +19,8 @@
     if (!(pathname + "/").startsWith(mount + "/")) return undefined;
     pathname = pathname.slice(mount.length) || "/";
     const address = new URL(counts);
-    try {
-      address.searchParams.set("room", decodeURIComponent(pathname));
-    } catch {
-      address.searchParams.set("room", pathname);
-    }
+    // The path is encoded, but for what has a meaning in a query.
+    address.search = "room=" + pathname.replace(/[&+]/g, encodeURIComponent);
     return address.href;
   }
 
