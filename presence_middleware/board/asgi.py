@@ -1,7 +1,6 @@
 """The board under ASGI, whose streams stay open for events."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
@@ -18,10 +17,6 @@ MAX_STREAMS = 100  # of a process
 # A reader that takes nothing for so long loses its stream, so that it delays no shutdown for long.
 SEND_SECONDS = 3.0
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 
 class AsgiBoard(Board):
     """A board that answers requests without blocking the loop."""
@@ -31,7 +26,7 @@ class AsgiBoard(Board):
         super().__init__(presence.backend, can_follow=True)
         self._presence, self._open_streams = presence, 0
 
-    async def asgi(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, as an ASGI app.
 
         Events follow a list of who is online, until the reader has gone or the server ends.
@@ -57,7 +52,7 @@ class AsgiBoard(Board):
                 pass
             await events.aclose()
 
-        async def send_soon(message: Message) -> None:
+        async def send_soon(message: Any) -> None:
             async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
