@@ -1,4 +1,4 @@
-"""The app of pyramid_site.ini; two lines there wrap it."""
+"""The app of pyramid_site.ini, where two lines wrap it, and of paste_site.ini."""
 
 from pyramid.config import Configurator
 from pyramid.httpexceptions import HTTPFound
@@ -36,10 +36,10 @@ def logout(request):
     return "bye"
 
 
-def main(global_config, **settings):
+def main(global_config, secret="change me", **settings):
     with Configurator(settings=settings) as config:
         config.include("presence_middleware.pyramid")
-        config.set_session_factory(SignedCookieSessionFactory("change me"))
+        config.set_session_factory(SignedCookieSessionFactory(secret))
         config.add_subscriber(identify, "pyramid.events.NewRequest")
         for path, view in {"/": home, "/login/{name}": login, "/logout": logout}.items():
             config.add_route(view.__name__, path)
