@@ -41,8 +41,7 @@ REALM = 'realm="presence"'
 DEFAULT_HOURS = 24
 MAX_LISTED = 100  # ids of a kind
 SAMPLED = 10.0  # seconds that a peak is shared, because it changes once a minute at most
-# A chart is drawn in few widths, in pixels, and a browser scales it to the width of the page.
-MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
+MIN_WIDTH, MAX_WIDTH = 280, 1200  # pixels of a chart, which a browser scales to the page
 MAX_POINTS = 1500  # of a history as JSON
 MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond
 # In minutes. Either they divide a day or a day divides them, so each begins where a day does. The
@@ -171,8 +170,7 @@ class Board:
         hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
         most, finish = MAX_POINTS, partial(as_json, hours=hours)
         if is_chart:
-            width = round(_number(query, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
-            width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+            width = min(max(_number(query, "width", WIDTH, 1, 99999), MIN_WIDTH), MAX_WIDTH)
             offset = _number(query, "offset", 0, 1 - MINUTES_A_DAY, MINUTES_A_DAY - 1)
             colour = self._kinds.index(kind)
             most = MAX_CHART_POINTS

@@ -44,7 +44,7 @@
     }
   }
 
-  // The server draws a chart in few widths, by the clock of this browser.
+  // The server draws a chart by the clock of this browser, which asks for few widths.
   function redraw() {
     const chart = at("chart"), address = new URL(chart.dataset.src, location.href);
     if (!chart.clientWidth) return;  // hidden

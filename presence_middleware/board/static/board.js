@@ -102,7 +102,7 @@ function localized(svg) {
   return document.adoptNode(chart);
 }
 
-// The server draws a chart in few widths, and the browser scales it.
+// Few widths, so that a window that is resized asks for few charts. The browser scales them.
 const chartWidth = () => Math.round(at("chart").clientWidth / 40) * 40;
 
 const PERIODS = { "1d": "a day", "7d": "a week", "30d": "a month" };
