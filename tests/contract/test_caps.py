@@ -316,12 +316,3 @@ def test_a_request_past_the_quota_is_counted_once(
         asks(recorder, f"browser {n}", address, HTTP_COOKIE=f"sid=forged{n}", **headers)
     assert recorder.stats().recorded == 250
     assert recorder.stats().dropped == dropped
-
-
-def test_equal_values_of_two_sources_are_different_ids(recording: Recording) -> None:
-    """Otherwise the value of a cookie that must be hashed could be stored as it is."""
-    given = {"identity": "member=cookie:name:raw, guest=cookie:sid", "secret": "0123456789abcdef"}
-    recorder = recording(**given, bots="off")
-    assert asks(recorder, "", HTTP_COOKIE="name=same") == ("member", "same")
-    kind, id = asks(recorder, "", HTTP_COOKIE="sid=same")
-    assert (kind, len(id)) == ("guest", 32)

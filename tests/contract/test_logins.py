@@ -25,7 +25,6 @@ from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, never, nothing, opened
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
-from tests.support.commands import run_program
 from tests.support.statuses import (
     Ask,
     Call,
@@ -106,18 +105,6 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
     late.end()
     for recorder in (early, other):
         recorder.close()
-
-
-def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
-    variables: dict[str, str], presence: Presence
-) -> None:
-    program = """
-from presence_middleware.wsgi import PresenceMiddleware
-PresenceMiddleware(lambda *_: [])({"REMOTE_USER": "ann"}, print)
-"""
-    done = run_program(program, **variables)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert presence.is_online("ann")
 
 
 HEADER = {"X-User": "ann"}

@@ -42,7 +42,7 @@ SITE = "tests.support.site"
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
     "PRESENCE_FLUSH_INTERVAL": "0.05s",
-    "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*, /metrics*, /shop/metrics*",
+    "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*",
     **BOARD,
 }
 NOTICEABLE = 0.25  # seconds of a request; half a timeout
@@ -177,19 +177,6 @@ def test_the_board_is_served(served: Served) -> None:
         assert client.post("/presence", content=b"x" * 9999 * (not is_closing)).status_code == 405
         elsewhere = client.get("/elsewhere", headers={"X-User": "bob"})
         assert elsewhere.text.startswith("hello ")
-
-
-def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
-    ask(served.server, "measured", "/")
-    wait_until(lambda: served.presence.is_online("measured"))
-    before = served.presence.counts()
-
-    def scraped() -> str:
-        with served.server.client("Prometheus/3") as scraper:
-            return scraper.get("/metrics").text
-
-    wait_until(lambda: f'presence_online{{kind="user"}} {before["user"]:.1f}' in scraped())
-    assert served.presence.counts() == before
 
 
 # How servers end, and replace their workers

@@ -10,8 +10,6 @@ from pathlib import Path
 
 BYTES = 1 << 14
 HOST = "127.0.0.1"
-THREADS = "proxy"
-"""What its threads are called."""
 
 _COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
 
@@ -110,4 +108,4 @@ class Proxy:
 
 
 def _in_thread(work: Callable[..., None], *given: socket.socket) -> None:
-    threading.Thread(target=work, args=given, name=THREADS, daemon=True).start()
+    threading.Thread(target=work, args=given, name="proxy", daemon=True).start()

@@ -49,9 +49,6 @@ def page(path: str) -> str | None:
 
 def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     path, presence = environ["PATH_INFO"], environ.get(READER)
-    if path.startswith("/metrics"):
-        answer: Iterable[bytes] = metrics("wsgi")(environ, start_response)
-        return answer
     text = page(path)
     if text is None:
         assert presence is not None
@@ -69,7 +66,7 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
         return
     path, presence = scope["path"].removeprefix(scope.get("root_path", "")), scope.get(READER)
     if path.startswith("/metrics"):
-        await metrics("asgi")(scope, receive, send)
+        await metrics()(scope, receive, send)
         return
     if path == "/events":
         await events(scope, receive, send)
@@ -108,13 +105,13 @@ async def events(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @cache
-def metrics(protocol: str) -> Any:
-    from prometheus_client import REGISTRY, make_wsgi_app
+def metrics() -> Any:
+    from prometheus_client import REGISTRY
 
     from presence_middleware.prometheus import PresenceCollector, make_asgi_app
 
     REGISTRY.register(PresenceCollector())
-    return make_wsgi_app() if protocol == "wsgi" else make_asgi_app()
+    return make_asgi_app()
 
 
 wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)

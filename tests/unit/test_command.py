@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from presence_middleware import Presence, Settings
-from tests.support.commands import run_command, run_program
+from tests.support.commands import run, run_command, run_program
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, MAIN
 
@@ -50,14 +50,10 @@ def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path
     (tmp_path / "shop_presence.py").write_text("def user(request):\n    return 'ann'\n")
     for installed in ("click", "crawleruseragents"):
         (tmp_path / f"{installed}.py").write_text("raise SystemExit('a file of the site')\n")
-    ended = subprocess.run(
-        # As an installed script, without the working directory.
-        [sys.executable, "-P", "-c", MAIN, "explain"],
-        env=environment(PRESENCE_IDENTITY="user=shop_presence:user"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    # As an installed script, without the working directory.
+    command = [sys.executable, "-P", "-c", MAIN, "explain"]
+    env = environment(PRESENCE_IDENTITY="user=shop_presence:user")
+    ended = run(command, env=env, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "user ann" in ended.stdout
 
@@ -67,13 +63,8 @@ def test_a_file_that_no_setting_names_is_not_imported_from_the_working_directory
 ) -> None:
     (tmp_path / "xxhash.py").write_text("raise SystemExit('a file of somebody else')\n")
     program = "import atexit, sys; atexit.register(lambda: print('' in sys.path)); "
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program + MAIN, "count"],
-        env=environment(PRESENCE_REDIS_URL="redis://localhost:1"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-P", "-c", program + MAIN, "count"]
+    ended = run(command, env=environment(PRESENCE_REDIS_URL="redis://localhost:1"), cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (3, "False\n")
 
 
@@ -94,6 +85,6 @@ def test_a_full_disk_is_reported_without_a_traceback() -> None:
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_command_runs_without_one_of_its_standard_streams(closed: int) -> None:
     shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *COMMAND, "config"]
-    ended = subprocess.run(shell, env=environment(), capture_output=True, text=True)
+    ended = run(shell, env=environment())
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("PRESENCE_REDIS_URL") == (closed != 1)

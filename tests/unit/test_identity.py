@@ -234,10 +234,7 @@ async def awaited() -> str:
     raise AssertionError
 
 
-MUST_RETURN = "it must return text, a whole number, a UUID or None"
-
-
-RETURNED = f"returned a {{}}; {MUST_RETURN}"
+RETURNED = "returned a {}; it must return text, a whole number, a UUID or None"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import jwt
 import pytest
 from starlette.authentication import SimpleUser
 
-from presence_middleware import Presence, Settings, wsgi
+from presence_middleware import Presence, Settings
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.verdict import Purpose
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
@@ -223,43 +223,12 @@ def test_a_mistake_with_other_words_in_each_visit_is_reported_once(site: Open) -
     ]
 
 
-def by_header(one: Site) -> None:
-    one.ask(over_asgi(x_user="ann"))
-
-
-def by_a_layer(one: Site) -> None:
-    environ: dict[str, Any] = {}
-    visit = wsgi.WsgiVisit(one.recorder, environ)
-    environ["REMOTE_USER"] = "ann"
-    visit.end()
-
-
-def by_a_handler(one: Site) -> None:
-    visit = opened(one.recorder, over_wsgi())
-    visit.identify("ann")
-    visit.end()
-
-
 def test_visits_of_guests_alone_may_be_no_mistake(site: Open) -> None:
     """Most sites have more guests than users, and the first example of the README has no users."""
     one = site(DEFAULT)
     one.ask(over_wsgi(), times=VISITS, pause=1)
     (notice,) = one.said
     assert notice.startswith(f"{NO_USER}: if some had logged in, ")
-
-
-@pytest.mark.parametrize("found", [by_header, by_a_layer, by_a_handler])
-@pytest.mark.parametrize("before", [0, VISITS - 1])
-def test_a_single_user_prevents_the_notices_about_logins(
-    found: Callable[[Site], None], before: int, site: Open
-) -> None:
-    one = site("user=auth, user=header:X-User, guest=visitor")
-    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=before, pause=1)
-    found(one)
-    for _ in range(2):
-        one.ask(over_wsgi(cookie=f"session={VALUE}"), times=VISITS, pause=1)
-        assert one.said == []
-    assert one.presence.is_online("ann")
 
 
 @pytest.mark.parametrize("user", [None, "ann"])

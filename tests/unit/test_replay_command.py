@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import Result
 
-from tests.support.commands import run_command
+from tests.support.commands import run, run_command
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, MAIN, Terminal
 
@@ -149,7 +149,7 @@ def test_output_stops_quietly_when_the_reader_closes_the_pipe(
     log.write_bytes(b"".join(line(0).replace(b"05/", b"%02d/" % day) for day in days))
     command = f"{sys.executable} -c '{MAIN}' replay {option} {log} | {reader}"
     env = environment(**NOWHERE, PYTHONUNBUFFERED="")  # what is printed waits for the end
-    ended = subprocess.run(command, shell=True, env=env, capture_output=True, text=True)
+    ended = run(command, shell=True, env=env)
     assert ended.stdout.count("\n") == (reader == "head -1")
     assert ended.stderr == ""
 

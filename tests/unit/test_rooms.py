@@ -67,22 +67,6 @@ def test_a_client_that_makes_up_paths_takes_a_bounded_share_of_memory(
         assert held() < 200_000
 
 
-segments = st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=30)
-paths = st.lists(st.one_of(segments, st.sampled_from(["t", "docs", "c"])), max_size=6).map(
-    lambda parts: "/" + "/".join(parts)
-)
-
-
-@given(path=st.one_of(paths, st.text()))
-def test_a_name_is_short_the_beginning_of_the_path_and_names_its_own_room(path: str) -> None:
-    name = FORUMS.name_of(path)
-    if name is not None:
-        assert 0 < len(name) <= MAX_NAME
-        assert path.startswith(name)
-        assert FORUMS.name_of(name) == name
-        assert FORUMS.number_of(path) == FORUMS.number_of(name) == room_number(name)
-
-
 @given(st.lists(st.text(min_size=1), unique=True, max_size=50))
 def test_numbers_are_whole_numbers_that_a_score_holds_and_no_two_names_share(
     names: list[str],

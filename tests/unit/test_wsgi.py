@@ -7,7 +7,6 @@ from typing import Any, Self
 from unittest.mock import Mock
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import FileWrapper
-from wsgiref.validate import validator
 
 import pytest
 
@@ -156,21 +155,6 @@ def test_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
             Gateway().ask(wrapped)
         assert caught.value is error
         assert recorded(wrapped) == before + 1
-
-
-def test_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
-    app = wrap(wrap(returning([])))
-    Gateway().ask(app)
-    assert recorded(app) == 1
-
-
-def test_a_validator_outside_or_inside_is_content(wrap: Wrap) -> None:
-    """PEP 3333 requires a dot in the keys of extensions; other values must be text."""
-    for body in ([b"a"], (b"a",), Lines(b"a")):
-        for app in (validator(wrap(returning(body))), wrap(validator(returning([b"a"])))):
-            result = Gateway().ask(app)
-            assert list(result) == [b"a"]
-            result.close()
 
 
 def test_two_recorders_both_count(wrap: Wrap, settings: Settings) -> None:
