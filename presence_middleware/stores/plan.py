@@ -137,7 +137,8 @@ class Script(NamedTuple):
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
-        for trip in chunks(calls, COMMANDS_PER_TRIP):
+        for start in range(0, len(calls), COMMANDS_PER_TRIP):
+            trip = calls[start : start + COMMANDS_PER_TRIP]
             commands = [("EVALSHA", self.digest, len(keys), *keys, *more) for keys, more in trip]
             outcomes = yield Batch(tuple(commands), is_tolerant=True)
             if ScriptMissing in map(type, outcomes):
