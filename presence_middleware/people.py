@@ -89,6 +89,12 @@ class Person:
         self.room, self.is_moving = room, True
         return True
 
+    def see(self, at: float, room: Room | None, window: float) -> None:
+        """Note a sighting later than all before. `room` is None if it was in no page of a room."""
+        if room is None and at - self.seen >= window:
+            self.room = None  # it was offline meanwhile
+        self.seen = at
+
     def depart(self, act: Act, at: float) -> None:
         """Merge a goodbye, a logout or an erasure, unless a later one is known."""
         if act is GOODBYE:
@@ -305,7 +311,7 @@ class People(Memory):
                     self._seen_again += person in self._in_flight
                     self.pending += 1
                     if at > person.seen:
-                        person.seen = at
+                        person.see(at, room, self._window)
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival

@@ -350,6 +350,9 @@ reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the 
 ~ if read is None or read.end == after != until: ==> if read is None:
 
 = contract/test_rooms.py
+loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
+- self.room = None  # it was offline meanwhile
++ pass
 count-looks-up-all-who-are-gone: A room is counted by whoever are fewer: here those who are online.
 ~ if online < gone then return ==> if false then return
 count-of-a-large-room-is-one-command: A command looks up a bounded number of ids.

@@ -80,6 +80,20 @@ def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
     assert room(one, "/t/2") == ["bob"]
 
 
+def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: Start) -> None:
+    worker = start(**RULE)
+    worker.saw("ann", "bob", room="/t/1")
+    worker.clock.now += WINDOW / 2
+    worker.saw("bob")
+    worker.clock.now += WINDOW / 2
+    worker.saw("ann", "bob")
+    assert room(worker) == ["bob"]
+    worker.run(send("DEL", worker.store.keys(worker.clock.now)[0]))
+    worker.saw("dan")  # finds the loss
+    worker.writes()
+    assert room(worker) == ["bob"]
+
+
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     worker, people = start(**RULE), [f"user{number}" for number in range(400)]
