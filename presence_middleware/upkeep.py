@@ -115,12 +115,12 @@ class Upkeep:
             Sweeping(
                 lambda shard, now: shard.sweep(now),
                 dict.fromkeys(stores[kind].all, stores[kind].gone_after),
-                LOOK_AGAIN,
+                LOOK_AGAIN if settings.rooms or settings.events else most,
                 most,
                 is_of_events=kind in settings.events,
             )
             for kind in settings.kinds
-            if kind in settings.events or kind in settings.kinds_with_rooms
+            if settings.is_swept(kind)
         ]
         self._clean = Sweeping(
             lambda shard, now: shard.clean_up(now),

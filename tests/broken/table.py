@@ -123,6 +123,8 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 ~ commands.append(("EXPIRE", key, self.ttl)) ==> pass
 
 = contract/test_departures.py
+goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
+~ if settings.is_swept(kind) ==> if kind in settings.events or kind in settings.kinds_with_rooms
 departure-by-a-reader-is-forgotten: Whoever a reader took offline stays so after a loss of data.
 ~ recorder.departed(who, act, stamp, moment) ==> pass
 logout-is-lost-with-the-data: A logout is repeated if the server lost it.

@@ -422,6 +422,16 @@ def test_whoever_a_reader_of_the_process_took_offline_stays_so_after_a_loss(
     assert worker.online() == ["bob"]
 
 
+def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> None:
+    worker = start(pulse_path="/pulse")
+    worker.saw("ann")
+    worker.passes(WINDOW / 3, step=20.0)
+    worker.saw("ann", act=Act.GOODBYE)
+    for _ in range(19):
+        worker.passes(WINDOW / 10, step=20.0)
+        assert worker.presence.active(2 * WINDOW) == 1
+
+
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
     worker = start()
     worker.saw("ann")
