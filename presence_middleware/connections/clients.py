@@ -48,7 +48,10 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     if url.scheme == "memory":
         import fakeredis
 
-        return fakeredis.FakeRedis(server=fakeredis.FakeServer())
+        client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+        # If threads were the first to connect at once, each would get a database of its own.
+        client.ping()
+        return client
     with _importing:
         import redis
         from redis.asyncio.retry import Retry as AsyncRetry

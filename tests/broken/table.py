@@ -421,6 +421,9 @@ options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
 ~ error.args = (_SENTINELS.sub(": ", str(error)),) ==> pass
 password-of-sentinels-is-cut-short: Nothing of a password of the Sentinels is shown.
 ~ re.compile(" : <.* - ", re.DOTALL) ==> re.compile(" : <.*? - ", re.DOTALL)
+= redis/test_connecting.py::test_threads_that_begin_to_use_memory_at_once_share_it
+memory-of-each-thread: Threads that are the first to use memory:// see the same people.
+- client.ping()
 
 = redis/test_embedded.py
 loading-server-is-given-up: A server that loads its data is waited for.

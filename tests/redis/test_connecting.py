@@ -9,12 +9,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from traceback import format_exception
 from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
+import fakeredis
 import pytest
 import redis
 import trustme
@@ -32,6 +34,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
 from tests.support.asking import in_loop
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
+from tests.support.beside import in_thread
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
@@ -573,3 +576,28 @@ def test_a_wrong_url_is_reported_at_the_start(url: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as error:
         Settings.from_env({}, redis_url=url)
     assert "secret" not in str(error.value)
+
+
+def test_threads_that_begin_to_use_memory_at_once_share_it(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}"))
+    others = ["bob"]
+
+    class Slow(fakeredis.FakeServer):
+        """While its database is made, another thread comes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.make, self.dbs.default_factory = self.dbs.default_factory, self.make_slowly
+
+        def make_slowly(self) -> Any:
+            while others:
+                with in_thread(partial(presence.touch, others.pop())):
+                    pass
+            return self.make()
+
+    monkeypatch.setattr(fakeredis, "FakeServer", Slow)
+    presence.touch("ann")
+    assert presence.is_online("ann")
+    assert presence.is_online("bob")
