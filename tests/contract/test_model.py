@@ -16,6 +16,7 @@ from presence_middleware.stores import (
     Act,
     Seen,
     Write,
+    merge_plans,
     moment_of,
     room_number,
     sorted_set,
@@ -312,8 +313,8 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def keys_hold_what_the_model_holds(self) -> None:
         for shard, model in self.models.items():
-            for key in KEYS:
-                members = self.run(send("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
+            lists = [send("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES") for key in KEYS]
+            for key, members in zip(KEYS, self.run(merge_plans(lists)), strict=True):
                 held = {id: round(at * SECOND) for id, at in members_with_scores(members)}
                 assert held == getattr(model, key), key
 

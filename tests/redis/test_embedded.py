@@ -52,12 +52,13 @@ def parents(directory: Path) -> dict[int, tuple[int, bool]]:
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
+            if (process / "cwd").readlink() != directory:
+                continue
             command = (process / "cmdline").read_bytes()
-            place = (process / "cwd").readlink()
             parent = (process / "status").read_text().split("PPid:")[1].split()[0]
         except OSError:
             continue  # it ended while we looked, or is a zombie
-        if command and place == directory:
+        if command:
             found[int(process.name)] = int(parent), b"supervisor.py" in command
     return found
 

@@ -483,29 +483,34 @@ async def test_streams_keep_no_events(own: Server, prefix: str, among: list[str]
     assert sum(type(each) is Event for each in gc.get_objects()) < 100
 
 
-def test_a_reader_of_many_events_holds_few_of_them(site: FollowedSite) -> None:
+def test_a_reader_of_many_events_holds_few_of_them(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the events of a large site, and of all bounds."""
+    for name in ("CHUNK_BYTES", "PAGE_BYTES"):
+        monkeypatch.setattr(streams_module, name, getattr(streams_module, name) // 10)
     with site.presence.events() as events:
         until_read(site.presence)
         site.saw("first")
         start = next(events).cursor
-    for part in range(16):
-        site.saw(*(f"user{5000 * part + number}" for number in range(5000)))
+    for part in range(320):
+        site.saw(*(f"user{25 * part + number}" for number in range(25)))
 
     async def read_messages() -> None:
         presence = AsyncPresence(site.settings, clock=site.clock)
         events = presence.events(after=start)
         async with aclosing(server_sent_events(events)) as messages:
             async for message in messages:
-                if "user79999" in message:
+                if "user7999" in message:
                     return
 
     with traced() as held:
         asyncio.run(read_messages())
-        assert held() < 7_000_000
-    for among in (None, ["user79999"]):
+        assert held() < 700_000
+    for among in (None, ["user7999"]):
         with traced() as held, site.presence.events(after=start, among=among) as events:
-            next(event for event in events if event.id == "user79999")
-            assert held() < 7_000_000
+            next(event for event in events if event.id == "user7999")
+            assert held() < 700_000
 
 
 @pytest.mark.parametrize("had_events", [False, True])

@@ -12,11 +12,15 @@ from tests.support.servers import ROOT, environment
 SITE = """
 import sys
 from tests.products.sites import django_site
+from django.conf import settings
 from django.test import Client
 from django.urls import path
 RECIPE
 django_site.urlpatterns[:] = [path("admin/", admin.site.urls)]
 User.presence = property(lambda user: "an attribute of the site")
+# The tables without their history, and a password that takes no time.
+settings.MIGRATION_MODULES = dict.fromkeys(["admin", "auth", "contenttypes", "sessions"])
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 django_site.prepare("root", "")
 names = "", "smith", "smith "
 User.objects.bulk_create(User(username=f"user{n}", last_name=names[n % 3]) for n in range(40))

@@ -16,7 +16,7 @@ from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import Site
 from presence_middleware.demo.crowd import Visitor
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import merge_plans, moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
 from tests.support.timed_site import NOON, Clock
@@ -61,9 +61,9 @@ def test_clients_without_a_browser_get_a_short_list(client: httpx.Client) -> Non
 # The crowd
 
 
-def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
-    given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", **server.FIXED}
-    site = PresenceMiddleware(Site(), settings=Settings.from_env(given), clock=Clock())
+def test_a_crowd_comes_and_its_past_replaces_no_sample(variables: dict[str, str]) -> None:
+    given = Settings.from_env({**variables, **server.FIXED})
+    site = PresenceMiddleware(Site(), settings=given, clock=Clock())
     site.recorder.background = False
     visitors, backend = [Visitor(number, NOON) for number in range(40)], site.recorder.backend
     minute = NOON // 60
@@ -75,8 +75,8 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
     assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
     backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
     past = crowds.past(visitors, NOON, 25.0)
-    for each, counts in past.items():
-        backend.driver.run(backend.history.record(each, counts))
+    records = [backend.history.record(each, counts) for each, counts in past.items()]
+    backend.driver.run(merge_plans(records))
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
     assert samples == {
         moment_of(60 * each): 300 if each == minute - 5 else counts["guest"]

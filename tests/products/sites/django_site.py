@@ -96,5 +96,5 @@ def prepare(name: str, password: str) -> None:
     from django.core.management import call_command
 
     django.setup()
-    call_command("migrate", verbosity=0)
+    call_command("migrate", run_syncdb=True, verbosity=0)
     User.objects.create_superuser(name, password=password)
