@@ -37,47 +37,54 @@ def parse_mode(value: object) -> str:
     return mode
 
 
-@cache
-def read_list() -> list[str]:
-    """Return the patterns of the list.
+class CrawlerList:
+    """The list of the package. Use `crawler_list()`, because to compile it takes milliseconds."""
 
-    The package itself reads it in the encoding of the locale. That fails where the locale is C and
-    Python does not replace it, as under mod_wsgi.
-    """
-    package = find_spec("crawleruseragents")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError("No module named 'crawleruseragents'")
-    entries = json.loads(Path(package.origin).with_name("crawler-user-agents.json").read_bytes())
-    return [entry["pattern"] for entry in entries]
+    def __init__(self) -> None:
+        """Read the list, in UTF-8.
+
+        The package itself reads it in the encoding of the locale. That fails where the locale is C
+        and Python does not replace it, as under mod_wsgi. Raises `ImportError` without the package.
+        """
+        package = find_spec("crawleruseragents")
+        if package is None or package.origin is None:
+            raise ModuleNotFoundError("No module named 'crawleruseragents'")
+        text = Path(package.origin).with_name("crawler-user-agents.json").read_bytes()
+        patterns = [entry["pattern"] for entry in json.loads(text)]
+        self._search = re.compile("|".join(patterns)).search
+        parts = [patterns[start : start + PART] for start in range(0, len(patterns), PART)]
+        self._searches = [re.compile("|".join(part)).search for part in parts]
+        self._with_gaps = [
+            (re.compile(pattern).fullmatch, _WORDS.findall(pattern)[0])
+            for pattern in patterns
+            if _GAP.search(pattern)
+        ]
+
+    def name_of(self, user_agent: str) -> str | None:
+        """Return the name of a crawler; None for all other clients."""
+        if not any(search(user_agent) for search in self._searches):
+            return None
+        match = self._search(user_agent)
+        text = match[0] if match else ""
+        text = next((words for matches, words in self._with_gaps if matches(text)), text)
+        return text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
 
 
-compiled = cache(re.compile)
-"""Compiles a large expression once: that takes milliseconds."""
+crawler_list = cache(CrawlerList)
+"""Returns the list, read once in a process."""
 
 
 class Crawlers:
     """Finds the names of crawlers by their User-Agent."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        patterns = read_list()
-        self._search = compiled("|".join(patterns)).search
-        parts = [patterns[start : start + PART] for start in range(0, len(patterns), PART)]
-        self._searches = [compiled("|".join(part)).search for part in parts]
-        self._with_gaps = [
-            (re.compile(pattern).fullmatch, _WORDS.findall(pattern)[0])
-            for pattern in patterns
-            if _GAP.search(pattern)
-        ]
+        self._name_of = crawler_list().name_of
         # By hash: a User-Agent may contain anything and is not stored. Crawlers and others are
         # stored separately, so that a flood of others pushes no crawler out.
         self._crawlers: dict[int, str] = {}
         self._others: set[int] = set()
         self._monotonic = monotonic
         self._lookups, self._lookups_from = LOOKUPS, monotonic()
-
-    def is_listed(self, user_agent: str) -> bool:
-        """Return whether a User-Agent is that of a crawler."""
-        return any(search(user_agent) for search in self._searches)
 
     def __call__(self, request: Request) -> str | None:
         """Return the name of a crawler, such as `Googlebot`; None for all other clients."""
@@ -94,14 +101,12 @@ class Crawlers:
         if self._lookups < 0:
             request.holds_until = min(request.holds_until, time.time() + 1)
             return None
-        if not self.is_listed(user_agent):
+        name = self._name_of(user_agent)
+        if name is None:
             if len(self._others) >= MOST_AGENTS:
                 self._others.clear()
             self._others.add(known)
             return None
-        text = self._search(user_agent)[0]  # type: ignore[index]  # it is listed
-        text = next((words for matches, words in self._with_gaps if matches(text)), text)
-        name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
         if len(self._crawlers) < MOST_AGENTS:  # a flood of crawlers does not displace the first
             self._crawlers[known] = name
         return name
