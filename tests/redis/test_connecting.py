@@ -589,7 +589,8 @@ def test_threads_that_begin_to_use_memory_at_once_share_it(
 
         def __init__(self) -> None:
             super().__init__()
-            self.make, self.dbs.default_factory = self.dbs.default_factory, self.make_slowly
+            databases: Any = self.dbs
+            self.make, databases.default_factory = databases.default_factory, self.make_slowly
 
         def make_slowly(self) -> Any:
             while others:
