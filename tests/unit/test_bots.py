@@ -10,7 +10,7 @@ from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
 from presence_middleware import Identity, Settings
 from presence_middleware.identity import bots
-from presence_middleware.identity.bots import LOOKUPS, Crawlers
+from presence_middleware.identity.bots import LOOKUPS, CrawlerList, Crawlers
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
@@ -68,7 +68,7 @@ def named() -> Named:
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The User-Agents that were looked up in the list, in order."""
     found: list[str] = []
-    on_call(monkeypatch, Crawlers, "is_listed", lambda _, user_agent: found.append(user_agent))
+    on_call(monkeypatch, CrawlerList, "name_of", lambda _, user_agent: found.append(user_agent))
     return found
 
 
