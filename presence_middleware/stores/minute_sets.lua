@@ -29,11 +29,10 @@ if #ids > 0 then
   end
 end
 
-local first_minute = string.match(KEYS[FIRST_SET], '%d+$')
 finish(function(_, id, moment)
   local last_seen
   for n = FIRST_SET, #ids == 0 and #KEYS or 0 do -- in none for a sighting that was refused
-    local minute = (first_minute + n - FIRST_SET) * 60
+    local minute = string.match(KEYS[n], '%d+$') * 60
     if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end
   return last_seen, last_seen

@@ -74,7 +74,8 @@ local function accept(room, known, goodbye_at)
     is_dropped[n] = true
     if has_left(id, arrival) then
       table.insert(reply[1], n)
-      if at_least(left_at[id], time) then table.insert(departed, {LEFT, id, left_at[id], time}) end
+      local departure = {LEFT, id, left_at[id], time, arrival}
+      if at_least(left_at[id], time) then table.insert(departed, departure) end
     elseif is_new and room <= 0 then
       reply[2] = reply[2] + 1
     elseif not at_least(goodbye_at[id], later(time, arrival)) then
@@ -97,7 +98,7 @@ local function finish(take_out)
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do table.insert(departed, {unpack(ARGV, i, i + 3)}) end
   if #departed == 0 then return end
   for _, departure in ipairs(departed) do
-    local act, id, moment, last_known = unpack(departure)
+    local act, id, moment, last_known, arrival = unpack(departure)
     -- A moment in the future would refuse whoever comes back.
     if is_server_time == '1' and at_least(moment, clock) then
       moment = later(clock, last_known ~= '' and last_known)
@@ -114,7 +115,7 @@ local function finish(take_out)
         redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
       elseif act == LEFT then
         if not is_known and last_known ~= '' and at_least(moment, last_known)
-          and not at_least(redis.call('ZSCORE', left, erased(id)), last_known) then
+          and not at_least(redis.call('ZSCORE', left, erased(id)), arrival or last_known) then
           last_seen = last_known -- the server lost it
         end
         if last_seen then redis.call('ZADD', gone, 'GT', last_seen, id) end

@@ -255,7 +255,7 @@ active-leaves-out-who-left: Active users are also those who logged out since.
 erased-id-comes-back: An erased id stays away, whatever other workers still hold.
 ~ and at_least(redis.call('ZSCORE', left, erased(id)), since) ==> and false
 erased-id-has-a-time: A logout that comes late brings no last-seen time of an erased id back.
-- and not at_least(redis.call('ZSCORE', left, erased(id)), last_known)
+- and not at_least(redis.call('ZSCORE', left, erased(id)), arrival or last_known)
 connection-arrives-late: A connection from before a logout stays offline.
 ~ local arrival = arrived() or time ==> local arrival = time
 older-sighting-undoes-a-goodbye: An older sighting undoes no goodbye.
@@ -303,7 +303,9 @@ join-twice-in-a-write: An id that comes twice in a write comes once.
 goodbye-announced-twice: A goodbye is announced once.
 ~ if at_least(cut, lowered) then go(id, score, moment) end ==> go(id, score, moment)
 waiting-sighting-is-lost: Who left elsewhere before their only sighting was written has its time.
-- if at_least(left_at[id], time) then table.insert(departed, {LEFT, id, left_at[id], time}) end
+- if at_least(left_at[id], time) then table.insert(departed, departure) end
+erased-connection-has-a-time: Who is erased and logs out has no time, whoever is still connected.
+~ {LEFT, id, left_at[id], time, arrival} ==> {LEFT, id, left_at[id], time}
 refused-sighting-takes-out-who-returned: A refused sighting takes nobody out of a minute.
 ~ #ids == 0 and #KEYS or 0 do ==> #KEYS do
 ids-are-answered-twice: Each id of a question is answered once.

@@ -434,6 +434,13 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             wrote("A", 1, ("bob", 0, 0), ("ann", 7, 0)),
         ],
     ),
+    "an erasure and a logout elsewhere come after a connection that was seen between them": (
+        "plain",
+        [
+            wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)]),
+            wrote("A", 1, ("bob", 0, 0), ("ann", 3, 5)),
+        ],
+    ),
     "a window has just passed": ("plain", [COMES, wrote("A", WINDOW, ("bob", 0, 0))]),
     "a return in the instant of a goodbye": (
         "pulse",

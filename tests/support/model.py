@@ -138,11 +138,10 @@ class Model:
 
     def left_meanwhile(self, seen: Sequence[Seen], refused: list[int]) -> list[Departure]:
         """Return refused sightings that are all that is known of whoever left meanwhile."""
-        waited = [(id, moment) for id, moment, *_ in map(seen.__getitem__, refused)]
         return [
             (Act.LEFT, id, self.left[id], moment)
-            for id, moment in waited
-            if self.left.get(id, 0) >= moment
+            for id, moment, arrival, _ in map(seen.__getitem__, refused)
+            if self.left.get(id, 0) >= moment and self.left.get(erased(id), 0) < arrival
         ]
 
     def _make_room(self, seen: Sequence[Seen], needed: int, now: int) -> int:
