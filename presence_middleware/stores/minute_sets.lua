@@ -7,7 +7,7 @@
 -- KEYS[4…]         for departures the sets of consecutive minutes; for sightings the set of their
 --                  minute, then those of the other minutes of a window, the nearest first
 --
--- ARGV and the reply are those of people.lua. For sightings, `max_members` is of all sets together.
+-- ARGV and the reply are those of people.lua. For sightings, the last is the limit of all sets together.
 
 local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
 local FIRST_SET = 4
@@ -15,7 +15,7 @@ local FIRST_SET = 4
 include 'people'
 
 if #ids > 0 then
-  local known, room = {}, max_members + 0
+  local known, room = {}, ARGV[#ARGV] + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
   for i = FIRST_SET, #ids > room and #KEYS or 0 do
     for n, is_member in ipairs(redis.call('SMISMEMBER', KEYS[i], unpack(ids))) do

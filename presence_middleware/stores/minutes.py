@@ -88,7 +88,7 @@ class MinuteSets(ScriptedStore):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
             for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
                 found = [seen[n] for n in positions]
-                parts.append(Part(positions, found, (), names, share))
+                parts.append(Part(positions, found, (), names, self.max_members, (share,)))
         return (yield from self._send(parts, write))
 
     def count(self, now: float, window: float) -> Plan[int]:

@@ -321,8 +321,8 @@ class Part(NamedTuple):
     names: Sequence[str]
     """The keys of the script."""
     max_members: int
-    sweep: Sequence[Argument] = ()
-    """The arguments of a sweep, which has no people."""
+    extra: Sequence[Argument] = ()
+    """The last arguments, those of a sweep or of sightings in minute sets."""
 
 
 class ScriptedStore(Store):
@@ -336,7 +336,7 @@ class ScriptedStore(Store):
         if not parts:
             return Written((), 0, None, 0, 0)
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
-        for _, seen, departures, names, max_members, sweep in parts:
+        for _, seen, departures, names, max_members, extra in parts:
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             note = write or Write("", max([*moments, *(each[2] for each in departures)]))
             now = note.moment
@@ -367,7 +367,7 @@ class ScriptedStore(Store):
                 *(() if arrivals == moments else map(as_seconds, arrivals)),
             )
             header = " ".join(map(str, head))
-            calls.append((names, (f"{header} ", *words, *sweep)))
+            calls.append((names, (f"{header} ", *words, *extra)))
         replies = yield from self._script.run(*calls)
         refused, full, before, came, went, cuts, more = zip(*replies, strict=True)
         if any(cuts):

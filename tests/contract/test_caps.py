@@ -13,9 +13,10 @@ from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, guests
 from presence_middleware.recorder.guests import Guests
 from presence_middleware.request import WsgiRequest
+from presence_middleware.stores import Act
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
-from tests.support.process import Recording
+from tests.support.process import Recording, Start
 from tests.support.timed_site import WINDOW, Clock
 
 
@@ -37,6 +38,24 @@ def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_onc
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith("kind user is full")
     assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1200")
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_a_sighting_from_before_a_logout_takes_no_last_seen_time_of_others(
+    store: str, start: Start
+) -> None:
+    """Of a long window, the sets of some minutes have only a share of the members."""
+    one, other = (start(store=store, window="2h", max_members=40) for _ in range(2))
+    people = [f"u{number}" for number in range(16)]
+    other.did("u15")
+    one.saw(*people[:8])
+    one.clock.now += 3600
+    one.saw(*people[8:])
+    one.saw(*people, act=Act.LEFT)
+    before = one.presence.last_seen_among(people)
+    other.writes()
+    assert one.presence.last_seen_among(people) == before
+    assert None not in before.values()
 
 
 # The guests of one address.
