@@ -85,7 +85,7 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     valkey.client.acl_deluser("asks")
 
 
-@pytest.mark.parametrize("command", ["eval", "set", "getex", "exec", "xlen"])
+@pytest.mark.parametrize("command", ["eval", "evalsha", "set", "getex", "exec", "xlen"])
 def test_a_command_that_recording_needs_and_the_server_refuses_is_wrong(
     command: str, valkey: Server, variables: dict[str, str]
 ) -> None:
