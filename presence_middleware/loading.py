@@ -74,8 +74,9 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         remedy = f"call its {maker}()" if maker else f"pass the {protocol.upper()} app itself"
         return f"{_described(app)} is not callable: {remedy}"
     if inspect.isclass(app):
-        # A call of a class with a `__new__` may return anything.
-        if app.__new__ is not object.__new__ or hasattr(app, RESPONSE[protocol]):
+        # A call of a class with a metaclass or a `__new__` may return anything.
+        makes_instance = type(app).__call__ is type.__call__ and app.__new__ is object.__new__
+        if not makes_instance or hasattr(app, RESPONSE[protocol]):
             return None
         return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
     fits = {each: not _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
@@ -102,11 +103,14 @@ def _refusal(app: Any, *arguments: object, **options: object) -> str | None:
     if not callable(app):
         return f"{_described(app)} is not a callable object"
     try:
-        inspect.signature(app, follow_wrapped=False).bind(*arguments, **options)
+        signature = inspect.signature(app, follow_wrapped=False)
+    except (TypeError, ValueError):
+        # Not every callable has a signature.
+        return None
+    try:
+        signature.bind(*arguments, **options)
     except TypeError as error:
         return str(error)
-    except ValueError:
-        pass  # not every callable has a signature
     return None
 
 

@@ -229,6 +229,25 @@ class Respond:
         return []
 
 
+class Answers(type):
+    """The classes of this class are apps."""
+
+    def __call__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Answer(metaclass=Answers): ...
+
+
+class Recording:
+    """A wrapper that has every attribute, also what Python takes for a signature."""
+
+    def __getattr__(self, name: str) -> Any:
+        return anything
+
+    def __call__(self, environ: Any, start_response: Any) -> Any: ...
+
+
 class Endpoint(HTTPEndpoint):
     """The class is an app: its instances are awaited."""
 
@@ -245,7 +264,10 @@ ASGI_APPS = [
     *(partial(lambda name, scope, receive, send: None, "site"), Callable3().__call__),
     wraps(plain)(lambda scope, receive, send: None),
 ]
-UNKNOWN = [anything, Mock(), operator.call, Pep3333, Respond, wsgify(lambda _: None), current_app]
+UNKNOWN = [
+    *(anything, Mock(), operator.call, Pep3333, Respond, wsgify(lambda _: None), current_app),
+    *(Answer, Recording()),
+]
 """Those of which it cannot be known, or not before a request."""
 
 
