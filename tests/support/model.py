@@ -138,11 +138,12 @@ class Model:
 
     def left_meanwhile(self, seen: Sequence[Seen], refused: list[int]) -> list[Departure]:
         """Return refused sightings that are all that is known of whoever left meanwhile."""
-        return [
-            (Act.LEFT, id, self.left[id], moment)
-            for id, moment, arrival, _ in map(seen.__getitem__, refused)
-            if self.left.get(id, 0) >= moment and self.left.get(erased(id), 0) < arrival
-        ]
+        departed: list[Departure] = []
+        for id, moment, arrival, _ in map(seen.__getitem__, refused):
+            if self.left.get(id, 0) >= moment:
+                was_erased = self.left.get(erased(id), 0) >= arrival
+                departed.append((Act.LEFT, id, self.left[id], None if was_erased else moment))
+        return departed
 
     def _make_room(self, seen: Sequence[Seen], needed: int, now: int) -> int:
         """Remove ids that are offline; return how many."""
