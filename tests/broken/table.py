@@ -67,6 +67,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
 = contract/test_caps.py
+limit-of-some-minutes: Who leaves minute sets of a long window is remembered up to the limit.
+~ names, self.max_members, (share,)) ==> names, share, (share,))
 known-guest-uses-the-quota: A guest who comes again in the next window leaves the quota to others.
 ~ self._new[counter] += is_new ==> self._new[counter] += 1
 guests-of-long-ago-use-the-quota: The guests of an earlier window leave the quota to others.
@@ -911,6 +913,8 @@ blank-id-breaks-the-admin in django/admin.py: An account without an id breaks no
 ~ asked = [id for _, id in ids if id] ==> asked = [id for _, id in ids]
 
 = servers/test_doctor.py
+scripts-by-hash-are-not-asked-for: The doctor names the command that runs scripts by their hash.
+~ (*scripts, *lease, *streams) ==> (scripts[0], *lease, *streams)
 missing-command-is-right: The doctor names a command that the server lacks.
 ~ ours = [_commands(settings), _shards(backend), ==> ours = [_shards(backend),
 lasting-key-is-right: The doctor finds keys that never expire.
@@ -926,6 +930,8 @@ life-of-what-never-expires: The doctor names no lifetime of keys that never expi
 = servers/test_loading.py
 app-of-the-wrong-kind: An ASGI app is refused by the WSGI wrapper.
 ~ if fits[protocol]: ==> if True:
+class-with-a-metaclass-is-no-app: A class of which nobody knows what a call returns is accepted.
+~ makes_instance = type(app).__call__ is type.__call__ and ==> makes_instance =
 
 = servers/test_logins.py::test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins
 first-of-two-session-cookies: Of two cookies with the same name, the choice of the framework wins.
