@@ -225,7 +225,7 @@ class Upkeep:
         try:
             while job.run(driver, now) and time.monotonic() < until:
                 time.sleep(STEP_PAUSE)
-        except PresenceUnavailable as error:
+        except RedisRefused as error:
             if job is not self._clean or not _is_forbidden(error):
                 raise
             self.forbidden("clean-up", error)  # that is no outage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from presence_middleware import Presence, Sample, upkeep
+from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, History, Plan, keys, moment_of
@@ -305,6 +305,19 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once(
             assert not site.recorder.health.is_outage
     (message,) = [message for message in caplog.messages if "stale entries" in message]
     assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
+
+
+def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_up(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever installs the server again may change who may open its socket."""
+
+    def run(*_: object) -> bool:
+        raise PresenceUnavailable("Redis did not answer: Error 13 connecting: Permission denied.")
+
+    monkeypatch.setattr(upkeep.Sweeping, "run", run)
+    start().recorder.run_once()
+    assert not [message for message in caplog.messages if "stale entries" in message]
 
 
 def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
