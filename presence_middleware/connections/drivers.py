@@ -5,6 +5,7 @@ All errors of clients and of the network become errors of this package.
 """
 
 import asyncio
+import atexit
 import math
 import os
 import re
@@ -59,6 +60,8 @@ Key = tuple[int, RedisURL]
 
 _clients: dict[Key, Any] = {}
 _async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
+# Before Python ends: redis-py cannot drop a connection afterwards.
+atexit.register(_async_clients.clear)
 
 
 class _Runner:

@@ -879,6 +879,8 @@ option-without-help: The help of a command explains each option.
 = servers/test_command_events.py
 wait-ends-in-an-outage in cli/commands.py: `presence wait` goes on through an outage.
 ~ failure = error ==> raise error
+wait-ignores-sigterm: `presence wait` ends at SIGTERM, also as the first process of a container.
+- signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
 = servers/test_command_events.py::test_invalid_arguments_are_reported
 key-of-no-text-is-an-outage in cli/live.py: A key that is no text is wrong usage, and no outage.
 ~ if not is_text(key): ==> if False:
@@ -985,6 +987,9 @@ clock-of-the-server-before: After a lost connection, the server is asked for its
 ~ return is_same_server and self.stamp() - self._asked_at ==> return self.stamp() - self._asked_at
 clock-is-trusted-for-ever: The server is asked for its time every ten seconds.
 ~ return is_same_server and self.stamp() - self._asked_at <= seconds ==> return is_same_server
+= servers/test_processes.py::test_a_loop_that_outlives_other_modules_prints_no_error
+loop-outlives-its-modules: The end of Python prints no error of a connection that is still open.
+- atexit.register(_async_clients.clear)
 = servers/test_processes.py::test_a_child_may_call_the_last_hook_of_a_fork_alone
 hook-of-a-fork-alone-fails: A worker of uWSGI with `--py-call-osafterfork` logs no error.
 ~ with suppress(RuntimeError):  # uWSGI ==> if True:  # uWSGI

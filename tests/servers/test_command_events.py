@@ -216,6 +216,17 @@ def test_wait_ends_when_somebody_leaves(
         assert time.monotonic() - began < 4.5
 
 
+def test_wait_ends_at_sigterm_also_as_the_first_process_of_a_container(
+    presence: Presence, variables: dict[str, str], valkey: Server
+) -> None:
+    before = calls(valkey, "zcount")
+    with piped("wait", **variables) as waiting:
+        wait_until(lambda: calls(valkey, "zcount") > before)
+        waiting.terminate()
+        # That of a handler: without one, Linux ends all processes but the first.
+        assert waiting.wait(20) == 128 + signal.SIGTERM
+
+
 def test_the_statuses_of_wait_tell_too_many_from_no_answer(
     presence: Presence, variables: dict[str, str]
 ) -> None:
@@ -230,6 +241,7 @@ def test_wait_goes_on_through_an_outage(
     place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presence_middleware.cli.commands.ASK_EVERY", 0.01)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # a thread can set no handler
     for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():
         monkeypatch.setenv(f"PRESENCE_{name}", value)
     reader = Presence(Settings.from_env(redis_url=place.server.url))

@@ -248,6 +248,24 @@ def test_a_child_may_call_the_last_hook_of_a_fork_alone(variables: dict[str, str
     assert (done.stdout, done.stderr) == ("True 0\n", "")
 
 
+LATE = """
+import asyncio, os, sys
+
+from presence_middleware import AsyncPresence
+
+loop = asyncio.new_event_loop()
+print(loop.run_until_complete(AsyncPresence.from_env().count()))
+# Python ends this module after the others.
+os.kept = loop, sys.modules["redis.asyncio.connection"]
+"""
+
+
+def test_a_loop_that_outlives_other_modules_prints_no_error(variables: dict[str, str]) -> None:
+    """As that of Daphne does when `runserver` loads a site again."""
+    done = run_program(LATE, **variables)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 # Tasks and trio
 
 
