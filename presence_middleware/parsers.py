@@ -67,7 +67,7 @@ def duration(value: object) -> float:
     parts = _PART.findall(text) if _DURATION.fullmatch(text) else []
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= MAX_SECONDS:
-        raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
+        raise ValueError("a duration above zero and below ten years, such as 90s, 10m, 24h or 30d")
     return seconds
 
 

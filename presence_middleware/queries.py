@@ -88,7 +88,7 @@ class Arguments:
         try:
             seconds = duration(window)
         except (ValueError, OverflowError) as error:
-            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
+            raise QueryError(f"{argument} is {_shown(window)}: pass {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
                 f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "

@@ -173,7 +173,7 @@ def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(writ
         loadapp(f"config:{ini}")
     unknown, window, secret = caught.value.problems
     assert unknown == f"{where} windwo: unknown setting; did you mean window?"
-    assert window.startswith(f"{where} window='soon': expected a duration above zero, such as 90s")
+    assert window.startswith(f"{where} window='soon': expected a duration above zero and below")
     assert secret.startswith(f"{where} secret=***: expected at least 16 characters")
     ended = run_command("--ini", ini, "config", env={})
     problems = ended.stderr.removeprefix("Error: ").splitlines()

@@ -383,7 +383,8 @@ def test_unknown_names_and_wrong_values_are_reported_together() -> None:
     assert caught.value.problems == (
         "mood: unknown setting",
         "site.ini windwo: unknown setting; did you mean window?",
-        "site.ini window='soon': expected a duration above zero, such as 90s, 10m, 24h or 30d",
+        "site.ini window='soon': expected a duration above zero and below ten years, such as 90s, "
+        "10m, 24h or 30d",
         "PRESENCE_PREFIX='{}': expected 1 to 64 letters, digits and . : / _ -",
         "PRESENCE_BOTS='yes': expected one of count, skip, off",
     )

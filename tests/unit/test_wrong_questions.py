@@ -86,7 +86,7 @@ WRONG: dict[tuple[str, str], list[Any]] = {
 # By argument: what the error says.
 SAYS = {
     "limit": "limit is .*: pass at least 1, or None for everyone",
-    "window": "window is .*90s, 10m, 24h or 30d",
+    "window": "window is .*: pass a duration above zero and below ten years, such as 90s, 10m",
     "id": "an id is .*(: pass text that is not empty, a number or a UUID|, which has no text)",
 }
 
