@@ -64,7 +64,8 @@ HINTS = {
     "upkeep": "stale entries may stay, the history may have gaps and leaves may not be announced "
     "({}): allow this command to the Redis user of PRESENCE_REDIS_URL",
     "setting": "{} is {!r} in another process of this site but not in this one, so counts and "
-    "events will be wrong: set it to the same value in all processes",
+    "events will be wrong: set it to the same value in all processes and apps; another site needs "
+    "a PRESENCE_PREFIX of its own",
     "eviction": "the server may evict keys ({}): set maxmemory-policy noeviction",
     "host": f"more than {QUOTA} new guests from one address: the rest is not recorded. If the "
     "address is a proxy, add it to PRESENCE_TRUSTED_PROXIES",

@@ -375,6 +375,7 @@ def test_differing_settings_of_processes_are_logged_by_name(
     said = [message for message in caplog.messages if "in another process of this site" in message]
     assert {message.split(" is ")[0] for message in said} == {name}
     assert len(said) == 2, "each says so once"
+    assert all("another site needs a PRESENCE_PREFIX of its own" in message for message in said)
     assert "another secret" not in caplog.text
     found = examine(workers[0].recorder.backend)
     (finding,) = [each for each in found if each.what.startswith("setting")]
