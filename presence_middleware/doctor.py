@@ -159,7 +159,8 @@ def _commands(settings: Settings) -> Plan[Finding]:
     lease = ("SET", key, "", "XX", "EX", 1), ("GETEX", key, "EX", 1)
     digest = hashlib.sha1(b"return 0", usedforsecurity=False).hexdigest()
     scripts = ("EVAL", "return 0", 1, key), ("EVALSHA", digest, 1, key)
-    yield Batch((*scripts, *lease, *streams), atomic=True)
+    yield Batch(scripts)
+    yield Batch((*lease, *streams), atomic=True)
     return Finding(True, "commands: those that recording needs")
 
 
