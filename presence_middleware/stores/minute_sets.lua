@@ -10,7 +10,7 @@
 -- ARGV and the reply are those of people.lua. For sightings, the last is the limit of all sets together.
 
 local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
-local FIRST_SET = 4
+local FIRST_SET, first_minute = 4, string.match(KEYS[4], '%d+$')
 
 include 'people'
 
@@ -32,7 +32,7 @@ end
 finish(function(_, id, moment)
   local last_seen
   for n = FIRST_SET, #ids == 0 and #KEYS or 0 do -- in none for a sighting that was refused
-    local minute = string.match(KEYS[n], '%d+$') * 60
+    local minute = (first_minute + n - FIRST_SET) * 60
     if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end
   return last_seen, last_seen

@@ -74,7 +74,7 @@ class MinuteSets(ScriptedStore):
             for departing in chunks(of_act, min(CHUNK, size)):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
-                parts.append(Part((), (), departing, [*others, *sets], self.max_members))
+                parts.append(Part((), (), departing, [*others, *sets]))
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.
@@ -88,7 +88,7 @@ class MinuteSets(ScriptedStore):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
             for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
                 found = [seen[n] for n in positions]
-                parts.append(Part(positions, found, (), names, self.max_members, (share,)))
+                parts.append(Part(positions, found, (), names, (share,)))
         return (yield from self._send(parts, write))
 
     def count(self, now: float, window: float) -> Plan[int]:

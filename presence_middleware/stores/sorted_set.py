@@ -105,7 +105,6 @@ class SortedSet(ScriptedStore):
                 seen[start : start + CHUNK],
                 departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
                 self.names,
-                self.max_members,
             )
             for start in range(0, departing + len(departures), CHUNK)
         ]
@@ -190,7 +189,7 @@ class SortedSet(ScriptedStore):
         return self.events or super().event_stream()
 
     def sweep(self, now: float) -> Plan[bool]:
-        part = Part((), (), (), self.names, self.max_members, (self.gone_after, SWEPT))
+        part = Part((), (), (), self.names, (self.gone_after, SWEPT))
         written = yield from self._send([part], Write("", to_microseconds(now)))
         self.swept += written.went
         return written.has_more

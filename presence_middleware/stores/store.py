@@ -320,7 +320,6 @@ class Part(NamedTuple):
     departures: Sequence[Departure]
     names: Sequence[str]
     """The keys of the script."""
-    max_members: int
     extra: Sequence[Argument] = ()
     """The last arguments, those of a sweep or of sightings in minute sets."""
 
@@ -336,7 +335,7 @@ class ScriptedStore(Store):
         if not parts:
             return Written((), 0, None, 0, 0)
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
-        for _, seen, departures, names, max_members, extra in parts:
+        for _, seen, departures, names, extra in parts:
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             note = write or Write("", max([*moments, *(each[2] for each in departures)]))
             now = note.moment
@@ -357,7 +356,7 @@ class ScriptedStore(Store):
                 self.lowered_by,
                 keys.SLACK,
                 int(self.is_server_time),
-                max_members,
+                self.max_members,
                 note.process,
                 as_seconds(now - note.previous + 1) if note.previous else "",
                 as_seconds(now),

@@ -68,7 +68,7 @@ history-of-many-points: A history of any length has a bounded number of points.
 
 = contract/test_caps.py
 limit-of-some-minutes: Who leaves minute sets of a long window is remembered up to the limit.
-~ names, self.max_members, (share,)) ==> names, share, (share,))
+~ {}, ARGV[#ARGV] + 0 ==> {}, ARGV[#ARGV] + 0; max_members = room
 known-guest-uses-the-quota: A guest who comes again in the next window leaves the quota to others.
 ~ self._new[counter] += is_new ==> self._new[counter] += 1
 guests-of-long-ago-use-the-quota: The guests of an earlier window leave the quota to others.
