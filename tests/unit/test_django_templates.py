@@ -46,6 +46,12 @@ def render(presence: Presence) -> Iterator[Render]:
     body.close()
 
 
+def test_the_admin_of_django_shows_what_each_tag_does(render: Render) -> None:
+    """Its page of tags has their docstrings."""
+    tags = Engine(libraries=LIBRARIES).template_libraries["presence"].tags
+    assert [name for name, tag in tags.items() if not tag.__doc__] == []
+
+
 SEVEN, EIGHT = Account(7, "ann"), Account(8, "bob")
 BOTH: list[Any] = [SEVEN, EIGHT]
 AMONG = "{% online_among users as here %}{% for each in here %}{{ each }};{% endfor %}"

@@ -1,6 +1,7 @@
 """The template tags of `{% load presence %}`. They need no context processor."""
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 from uuid import UUID
 
@@ -37,7 +38,12 @@ def _count_tag(ask: Callable[..., int | None]) -> Callable[..., int | None]:
     """Register a `simple_tag` whose node is a `CountNode`."""
     register.simple_tag(ask, takes_context=True)
     parse = register.tags[ask.__name__]
-    register.tag(ask.__name__, lambda parser, token: CountNode(parse(parser, token)))
+
+    @wraps(ask)  # Django's admin shows the docstrings of tags
+    def parse_count(parser: Any, token: Any) -> CountNode:
+        return CountNode(parse(parser, token))
+
+    register.tag(parse_count)
     return ask
 
 
