@@ -92,7 +92,7 @@ def test_what_a_tag_shows(render: Render, text: str, users: Any, shown: str) -> 
     assert render(text, users=users) == shown
 
 
-USAGE = "'online_count' received|Could not parse"
+USAGE = r"write \{% online_count \[KIND\]"
 WRONG: list[tuple[str, Any, type[Exception], str]] = [
     *(
         (f"{{% online_count {arguments} %}}", None, TemplateSyntaxError, USAGE)

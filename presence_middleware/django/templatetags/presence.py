@@ -1,12 +1,11 @@
 """The template tags of `{% load presence %}`. They need no context processor."""
 
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.template import Library, Node
-from django.template.base import render_value_in_context
+from django.template import Library, Node, TemplateSyntaxError
+from django.template.base import Parser, Token, render_value_in_context, token_kwargs
 
 from ...errors import QueryError
 from ...identity.ids import normalize_id
@@ -19,52 +18,60 @@ IDS = (str, int, UUID)
 
 
 class CountNode(Node):  # type: ignore[misc]  # Django has no types
-    """A simple tag that shows a number, and nothing in place of None."""
+    """The tags `online_count` and `active_count`."""
 
-    def __init__(self, tag: Any) -> None:
-        """Wrap the node of a `simple_tag`."""
-        self.tag = tag
+    def __init__(self, question: str, options: dict[str, Any], target: str | None) -> None:
+        """Create a tag that asks a `question` with `options`.
+
+        The number is put into the variable `target`, or shown if that is None.
+        """
+        self.question, self.options, self.target = question, options, target
 
     def render(self, context: Any) -> str:
         """Return the number as text, or put it into the context and return no text."""
-        if self.tag.target_var is not None:
-            return str(self.tag.render(context))
-        arguments, options = self.tag.get_resolved_arguments(context)
-        number = self.tag.func(*arguments, **options)
+        options = {name: value.resolve(context) for name, value in self.options.items()}
+        number = getattr(_reader(context), self.question)(**options)
+        if self.target is not None:
+            context[self.target] = number
+            return ""
         return "" if number is None else str(render_value_in_context(number, context))
 
 
-def _count_tag(ask: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Register a `simple_tag` whose node is a `CountNode`."""
-    register.simple_tag(ask, takes_context=True)
-    parse = register.tags[ask.__name__]
-
-    @wraps(ask)  # Django's admin shows the docstrings of tags
-    def parse_count(parser: Any, token: Any) -> CountNode:
-        return CountNode(parse(parser, token))
-
-    register.tag(parse_count)
-    return ask
-
-
-@_count_tag
-def online_count(context: Any, kind: str | None = None, *, window: Any = None) -> int | None:
+@register.tag  # type: ignore[untyped-decorator]
+def online_count(parser: Parser, token: Token) -> CountNode:
     """Show the number online: `{% online_count %}`, `{% online_count "guest" window="15m" as n %}`.
 
     The kind is by default the first of `PRESENCE_IDENTITY`, and the window `PRESENCE_WINDOW`. In an
-    outage it shows nothing, and the variable after `as` is None.
+    outage it shows nothing, and the variable after `as` is None. Not a `simple_tag`, because that
+    shows None as a word.
     """
-    return _reader(context).count(kind, window=window)
+    return _count_node(parser, token, "count", "kind", "window")
 
 
-@_count_tag
-def active_count(context: Any, period: Any = "1d", *, kind: str | None = None) -> int | None:
+@register.tag  # type: ignore[untyped-decorator]
+def active_count(parser: Parser, token: Token) -> CountNode:
     """Show how many were seen in a period: `{% active_count "7d" %}`, by default in a day.
 
     The kind is by default the first of `PRESENCE_IDENTITY`. In an outage it shows nothing, and the
     variable after `as` is None.
     """
-    return _reader(context).active(period, kind)
+    return _count_node(parser, token, "active", "period", "kind")
+
+
+def _count_node(parser: Parser, token: Token, question: str, first: str, other: str) -> CountNode:
+    """Return the node of a tag with two options. The `first` needs no name."""
+    tag, *bits = token.split_contents()
+    target = None
+    if len(bits) > 1 and bits[-2] == "as":
+        *bits, _, target = bits
+    options = {}
+    if bits and "=" not in bits[0]:
+        options[first] = parser.compile_filter(bits.pop(0))
+    options |= token_kwargs(bits, parser)
+    if bits or not options.keys() <= {first, other}:
+        usage = f"{{% {tag} [{first.upper()}] [{other}={other.upper()}] [as NAME] %}}"
+        raise TemplateSyntaxError(f"{{% {token.contents} %}}: write {usage}")
+    return CountNode(question, options, target)
 
 
 @register.simple_tag(takes_context=True)  # type: ignore[untyped-decorator]
