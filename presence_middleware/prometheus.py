@@ -70,6 +70,7 @@ class PresenceCollector(Collector):
                 }
             except PresenceError:
                 self._site = {}
+            self.next_read = time.monotonic() + READ_EVERY
         return self._families(self._site)
 
     def _families(self, site: Mapping[str, Values]) -> Iterator[Metric]:
