@@ -79,19 +79,27 @@ HINTS = {
 """By name, what is wrong, a colon, and what to do. Braces stand for values of the site."""
 
 
+class Evidence(NamedTuple):
+    """What must be seen before a hint about visits is logged."""
+
+    visits: int
+    """How many visits must show the mistake."""
+    seconds: float = 0.0
+    """How long ago the first of them must be."""
+    if_users: bool | None = None
+    """Whether users must have been found, or none; None if that does not matter."""
+
+
 EVIDENCE = {
-    "proxy": (FEW_VISITS, SECONDS, None),
-    "credential": (FEW_VISITS, SECONDS, False),
-    "rule": (FEW_VISITS, SECONDS, False),
-    "user": (VISITS, 0.0, False),
-    "shared": (1, 0.0, None),
-    "pulse": (USERLESS_SIGNALS, 0.0, True),
-    "logout": (VISITS, 0.0, True),
+    "proxy": Evidence(FEW_VISITS, SECONDS),
+    "credential": Evidence(FEW_VISITS, SECONDS, if_users=False),
+    "rule": Evidence(FEW_VISITS, SECONDS, if_users=False),
+    "user": Evidence(VISITS, if_users=False),
+    "shared": Evidence(1),
+    "pulse": Evidence(USERLESS_SIGNALS, if_users=True),
+    "logout": Evidence(VISITS, if_users=True),
 }
-"""What must be seen before a hint about visits is logged: how many visits that show the mistake,
-how many seconds ago the first of them, and whether users must have been found, or none, or None if
-that does not matter. All other hints are logged at once.
-"""
+"""By the name of a hint that visits show. All other hints are logged at once."""
 
 
 class Mistake(NamedTuple):
@@ -124,6 +132,12 @@ class Credential(NamedTuple):
     @property
     def name(self) -> str:
         return f"the cookie {self.cookie}" if self.cookie else "a bearer token"
+
+    def is_in(self, request: Request) -> bool:
+        """Return whether a request carries it."""
+        if self.cookie:
+            return request.cookie(self.cookie) is not None
+        return (request.header("authorization") or "").startswith("Bearer ")
 
 
 CREDENTIALS = (
@@ -252,10 +266,10 @@ class SetupHints:
         """
         has_users = not self._mistakes.users.isdisjoint(self._written)
         for mistake, first, visits in list(self._seen.values()):
-            enough_visits, seconds, if_users = EVIDENCE[mistake.hint]
-            is_shown = visits >= enough_visits and now - first >= seconds
-            if is_shown and if_users in (None, has_users):
-                self._log(mistake, EXPLAIN if if_users is False else "")
+            enough = EVIDENCE[mistake.hint]
+            is_shown = visits >= enough.visits and now - first >= enough.seconds
+            if is_shown and enough.if_users in (None, has_users):
+                self._log(mistake, EXPLAIN if enough.if_users is False else "")
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
                 if policy := eviction_policy(driver.run(server_facts("memory"))):
@@ -297,10 +311,8 @@ class Mistakes:
         is_asked = request.get(USER) or (self._asks_session and request.session is not None)
         if is_asked or kind in self.users:
             return
-        has_token = (request.header("authorization") or "").startswith("Bearer ")
         for name, unread in self._unread.items():
-            cookie = unread[0].cookie
-            if request.cookie(cookie) is not None if cookie else has_token:
+            if unread[0].is_in(request):
                 used = [each for each in unread if each.framework.lower() in sys.modules]
                 remedies = [each.remedy for each in used or unread]
                 yield Mistake("credential", name, ("; ".join(remedies),))

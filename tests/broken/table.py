@@ -1304,7 +1304,7 @@ remedies-without-bound: A process keeps a bounded number of remedies.
 remedy-forgets-a-proxy: The remedy for a proxy without a name keeps those that have one.
 ~ others = f"{self._proxies}, " if self._proxies else "" ==> others = ""
 hint-after-a-single-visit: A single visit with a stale cookie is not reported, however long ago.
-~ is_shown = visits >= enough_visits and ==> is_shown =
+~ is_shown = visits >= enough.visits and ==> is_shown =
 hint-with-other-words-is-another: A mistake that shows with other words each time is one mistake.
 -                 key = mistake.hint, mistake.subject
 +                 key = mistake.hint, str(mistake)
@@ -1313,7 +1313,7 @@ hint-fails-the-request: A request that the hints cannot read is recorded all the
 hint-too-early: What visits carry is reported ten seconds after the first.
 ~ FEW_VISITS, SECONDS = 3, 10.0 ==> FEW_VISITS, SECONDS = 3, 1.0
 hint-although-users-are-found: Nothing is reported about logins once a user was found.
-~ if is_shown and if_users in (None, has_users): ==> if is_shown:
+~ if is_shown and enough.if_users in (None, has_users): ==> if is_shown:
 every-request-is-inspected: Few requests are inspected.
 ~ self.look_at = max(self.look_at, arrival - most + 1) + 1 ==> self.look_at = arrival
 users-who-share-an-id-come-at-once: An id that all have is noticed however fast they come.
