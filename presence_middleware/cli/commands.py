@@ -99,8 +99,7 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
     Exit with 0 then, with 1 if --timeout passed before that, and with 3 if Redis cannot answer at
     the start or at the end.
     """
-    # Without a handler, process 1 of a container ignores it.
-    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
+    context.exit_on_signals([signal.SIGTERM])  # Ctrl-C is no answer
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     reader, kind = context.site_reader(kind_given)
     number, failure, shown = reader.count(kind, room=room), None, 0

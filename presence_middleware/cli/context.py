@@ -170,8 +170,11 @@ class Commands(click.Group):
             raise click.ClickException(f"cannot write the output: {error.strerror}") from error
 
 
-def exit_on_signals() -> None:
-    """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM."""
+def exit_on_signals(signals: Sequence[signal.Signals] = _SIGNALS) -> None:
+    """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM.
+
+    Without this, process 1 of a container ignores SIGTERM.
+    """
 
     def end(signum: int, _: object) -> NoReturn:
         # A second signal must not interrupt the restoring of the terminal, nor the end of Python,
@@ -182,7 +185,7 @@ def exit_on_signals() -> None:
             signal.signal(each, lambda *_: None)
         sys.exit(0 if signum == signal.SIGINT else 128 + signum)
 
-    for signum in _SIGNALS:
+    for signum in signals:
         signal.signal(signum, end)
 
 

@@ -880,7 +880,7 @@ option-without-help: The help of a command explains each option.
 wait-ends-in-an-outage in cli/commands.py: `presence wait` goes on through an outage.
 ~ failure = error ==> raise error
 wait-ignores-sigterm: `presence wait` ends at SIGTERM, also as the first process of a container.
-- signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
+- context.exit_on_signals([signal.SIGTERM])  # Ctrl-C is no answer
 = servers/test_command_events.py::test_invalid_arguments_are_reported
 key-of-no-text-is-an-outage in cli/live.py: A key that is no text is wrong usage, and no outage.
 ~ if not is_text(key): ==> if False:
