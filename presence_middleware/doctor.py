@@ -3,7 +3,6 @@
 The doctor connects like the site. It writes nothing and runs no slow commands.
 """
 
-import hashlib
 import os
 import re
 import time
@@ -21,7 +20,7 @@ from .identity.rules import user_kinds
 from .recorder.setup_hints import EXPLAIN
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
-from .stores.plan import decoded
+from .stores.plan import decoded, script_of
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
 NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS, and of the server's memory
@@ -157,8 +156,8 @@ def _commands(settings: Settings) -> Plan[Finding]:
     key = f"{settings.prefix}:doctor"  # it is not there, so nothing is written
     streams = (("XLEN", key),) if settings.events else ()
     lease = ("SET", key, "", "XX", "EX", 1), ("GETEX", key, "EX", 1)
-    digest = hashlib.sha1(b"return 0", usedforsecurity=False).hexdigest()
-    scripts = ("EVAL", "return 0", 1, key), ("EVALSHA", digest, 1, key)
+    script = script_of("return 0")
+    scripts = ("EVAL", script.text, 1, key), ("EVALSHA", script.digest, 1, key)
     yield Batch(scripts)
     yield Batch((*lease, *streams), atomic=True)
     return Finding(True, "commands: those that recording needs")

@@ -159,6 +159,11 @@ def load_script(name: str) -> Script:
     text = _INCLUDE.sub(lambda line: _read(line[1]), _read(name))
     lines = [line.partition(" -- ")[0].strip() for line in text.splitlines()]
     text = "\n".join([line for line in lines if line and not line.startswith("--")])
+    return script_of(text)
+
+
+def script_of(text: str) -> Script:
+    """Return the script with a text."""
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
