@@ -62,10 +62,11 @@ class CrawlerList:
 
     def name_of(self, user_agent: str) -> str | None:
         """Return the name of a crawler; None for all other clients."""
-        if not any(search(user_agent) for search in self._searches):
+        is_listed = any(search(user_agent) for search in self._searches)  # fast for most clients
+        match = self._search(user_agent) if is_listed else None
+        if match is None:
             return None
-        match = self._search(user_agent)
-        text = match[0] if match else ""
+        text = match[0]
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         return text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
 
