@@ -66,18 +66,23 @@ def parents(directory: Path) -> dict[int, tuple[int, bool]]:
 def processes(directory: Path) -> dict[str, int]:
     """Return their ids by kind, without the server's own child that writes its journal.
 
-    There are never two of a kind, once the starter is done. It looks again if there seem to be: the
-    supervisor ended while we looked, so that its guard seemed to be another.
+    There are never two of a kind, once the starter is done.
     """
-    while True:
-        found = parents(directory)
-        named = [
-            ("server" if not is_python else "guard" if parent in found else "supervisor", id)
-            for id, (parent, is_python) in found.items()
-            if is_python or found.get(parent, (0, True))[1]
-        ]
-        if len(dict(named)) == len(named):
-            return dict(named)
+    named = kinds(directory)
+    if len(dict(named)) < len(named):  # the supervisor ended meanwhile: its guard seemed another
+        named = kinds(directory)
+    assert len(dict(named)) == len(named), named
+    return dict(named)
+
+
+def kinds(directory: Path) -> list[tuple[str, int]]:
+    """Return the kind and the id of each process of the package there, and of its server."""
+    found = parents(directory)
+    return [
+        ("guard" if is_python and parent in found else "supervisor" if is_python else "server", id)
+        for id, (parent, is_python) in found.items()
+        if is_python or found.get(parent, (0, True))[1]
+    ]
 
 
 def kill(directory: Path, *kinds: str, how: int = signal.SIGKILL) -> None:
