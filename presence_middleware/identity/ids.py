@@ -19,9 +19,9 @@ MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
 
 PendingId = int
-"""The digest of a value. `Hasher.finish` makes the id from it when the key is available.
-
-It is compared with ids, and of bytes that is an error under `python -bb`."""
+"""The digest of a value, as a number. `IdentityResolver.resolve_id` makes the id from it when the
+key is available. It is compared with ids, which for bytes is an error under `python -bb`.
+"""
 
 FoundId = str | PendingId
 

@@ -7,7 +7,7 @@
 -- KEYS[4…]         for departures the sets of consecutive minutes; for sightings the set of their
 --                  minute, then those of the other minutes of a window, the nearest first
 --
--- ARGV and the reply are those of people.lua. For sightings, the last is the limit of all sets together.
+-- ARGV and the reply are those of people.lua. The last argument of sightings limits all their sets.
 
 local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
 local FIRST_SET, first_minute = 4, string.match(KEYS[4], '%d+$')
