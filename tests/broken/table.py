@@ -67,6 +67,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
 = contract/test_caps.py
+limit-of-each-half-hour: A kind in minute sets of a long window has no more members than its cap.
+~ names, (share,)) ==> names, (self.max_members,))
 limit-of-some-minutes: Who leaves minute sets of a long window is remembered up to the limit.
 ~ {}, ARGV[#ARGV] + 0 ==> {}, ARGV[#ARGV] + 0; max_members = room
 known-guest-uses-the-quota: A guest who comes again in the next window leaves the quota to others.

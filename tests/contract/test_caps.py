@@ -40,6 +40,15 @@ def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_onc
     assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1200")
 
 
+def test_minute_sets_of_a_long_window_hold_no_more_than_the_limit(start: Start) -> None:
+    """Only some of its minutes are searched, and each has its share."""
+    one = start(store="minute-sets", window="2h", max_members=40)
+    for number in range(121):
+        one.saw(f"u{number}")
+        one.clock.now += 60
+    assert 20 < one.presence.count() <= 40
+
+
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_sighting_from_before_a_logout_takes_no_last_seen_time_of_others(
     store: str, start: Start
