@@ -340,14 +340,15 @@ class LostData:
             return []
         lost: list[Store] = []
         with suppress(PresenceUnavailable):  # these shards are asked again next time
-            driver.run(self._clock.synchronise())
-            moment = to_microseconds(self._clock.moment(stamp))
             plans = [shard.last_write(self.process) for shard in due]
             for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
                 if isinstance(stored, Exception):
                     continue
-                last = self._last(shard, moment)
-                if last is not None and not is_lost(last.moment, stored):
+                is_missing = is_lost(self._writes[shard].moment, stored)
+                if is_missing:  # it may be, a window later by the clock of the server
+                    driver.run(self._clock.synchronise())
+                last = self._last(shard, to_microseconds(self._clock.moment(stamp)))
+                if last is not None and not is_missing:
                     last.checked = stamp
                     continue
                 del self._writes[shard]
