@@ -69,6 +69,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 = contract/test_caps.py
 limit-of-each-half-hour: A kind in minute sets of a long window has no more members than its cap.
 ~ names, (share,)) ==> names, (self.max_members,))
+known-of-full-minute-sets-are-refused: Who is online in full minute sets is refreshed.
+~ known[n] or is_member == 1 ==> known[n]
 limit-of-some-minutes: Who leaves minute sets of a long window is remembered up to the limit.
 ~ {}, ARGV[#ARGV] + 0 ==> {}, ARGV[#ARGV] + 0; max_members = room
 known-guest-uses-the-quota: A guest who comes again in the next window leaves the quota to others.

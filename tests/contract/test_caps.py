@@ -33,8 +33,11 @@ def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_onc
         assert site.presence.count() == 1200
         online = {who.id for who in site.presence.online(limit=None)}
         assert {f"u{n}" for n in range(700)} <= online
+        site.clock.now += 60
+        site.saw("u3", "u1802")
+        assert site.presence.online_among(["u2", "u3"], window=29) == ["u3"]
         stats = site.recorder.stats()
-        assert (stats.recorded, stats.flushed, stats.dropped) == (1902, 1300, {"members": 602})
+        assert (stats.recorded, stats.flushed, stats.dropped) == (1904, 1301, {"members": 603})
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith("kind user is full")
     assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1200")
