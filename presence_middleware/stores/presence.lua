@@ -62,7 +62,7 @@ local function reset()
 end
 
 local function leave_room(id)
-  for _, key in ipairs(rooms and {rooms, moves} or {}) do redis.call('ZREM', key, id) end
+  for _, key in ipairs({rooms, moves}) do redis.call('ZREM', key, id) end
 end
 
 local function announce(sign, place, id, moment)

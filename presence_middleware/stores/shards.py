@@ -120,8 +120,7 @@ class Shards:
         """Return the ids that are online and were last seen in a room, sorted by id."""
         plans = [shard.online_in_room(room, now, limit) for shard in self.all]
         lists = yield from merge_plans(plans, atomic=self._on_one_server)
-        ordered = merge(*lists, key=lambda sighting: sighting.id.encode())
-        return (yield from self._as_seen(list(islice(ordered, limit))))
+        return (yield from self._as_seen(list(islice(merge(*lists), limit))))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
@@ -168,5 +167,5 @@ def _first(pages: list[list[Ranked]], limit: int | None) -> list[Ranked]:
 def _in_order(sightings: list[Sighting]) -> list[Sighting]:
     """Return sightings in the order of `online`: newest first, or by id if there are no times."""
     if any(sighting.last_seen for sighting in sightings):
-        return sorted(sightings, key=lambda s: (s.last_seen, s.id.encode()), reverse=True)
+        return sorted(sightings, key=lambda s: (s.last_seen, s.id), reverse=True)
     return sorted(sightings)

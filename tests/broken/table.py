@@ -460,6 +460,8 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 ~ if not is_own or status.st_mode & 0o022: ==> if not is_own:
 
 = redis/test_follow.py
+logout-after-the-leave: Whoever logs out in the instant in which they have gone goes once.
+~ cut and score + 0 > cut + 0 then ==> cut and score + 0 >= cut + 0 then
 clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
 ~ super().keep_longer(max(seconds, self.gone_after)) ==> super().keep_longer(seconds)
 times-expire-before-a-late-leave: Last-seen times outlive a leave that long flushes delay.

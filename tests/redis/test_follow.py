@@ -144,6 +144,13 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opens: Open) -> None:
     assert max(len(each.changes) for each in entries) <= 250
 
 
+def test_whoever_logs_out_after_they_have_gone_goes_once(sharded: FollowedSite) -> None:
+    sharded.saw("ann")
+    assert after(sharded, WINDOW + LAG) == [("+ann", 0), ("-ann", 0)]
+    sharded.presence.leave("ann")
+    assert sharded.announced() == []
+
+
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
     sharded: FollowedSite,
 ) -> None:
