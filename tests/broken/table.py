@@ -539,6 +539,8 @@ leaves-wait-for-a-clock: After a clock was set back, people come and go again.
 ~ if cut_at - math.min(slack, window / 2) > now + 0 then ==> if false then
 rooms-wait-for-a-clock: After a clock was set back, rooms are empty, and fill again.
 ~ (cut or redis.call('EXISTS', progress) == 0) then ==> redis.call('EXISTS', progress) == 0 then
+moves-of-a-later-clock in stores/presence.lua: After that, whoever was in a room enters one again.
+~ redis.call('UNLINK', rooms, moves) ==> redis.call('UNLINK', rooms)
 = redis/test_follow.py::test_nothing_counts_on_a_site_that_slept_until_its_keys_expired
 progress-outlives-its-site: Nothing counts on a site that slept until its keys expired.
 ~ remaining > 0 and remaining or 1000 * lifetime ==> 1000 * lifetime

@@ -29,9 +29,8 @@ from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
-from presence_middleware.rooms import Room
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import Act, Batch, Plan, Position, moment_of, room_number
+from presence_middleware.stores import Act, Batch, Plan, Position, moment_of
 from tests.support.asking import in_loop
 from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.commands import run_program
@@ -227,12 +226,11 @@ def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(sharded: Fol
 
 
 def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opens: Open) -> None:
-    site = opens(rooms="/t/{topic}")
+    site, other = (opens(rooms="/t/{topic}") for _ in range(2))
 
-    def enters(id: str) -> None:
-        room = Room(room_number("/t/1"), site.clock.now)
-        site.recorder.record(("user", id), site.clock.now, room=room)
-        assert site.recorder.flush()
+    def enters(id: str, process: FollowedSite = site) -> None:
+        process.clock.now = site.clock.now
+        process.saw(id, room="/t/1")
 
     site.sweep()
     enters("ann")
@@ -246,7 +244,8 @@ def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opens:
         site.announced()
     site.positions = [site.run(stream.position()) for stream in site.streams]
     enters("bob")
-    assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
+    enters("cid", other)
+    assert [each.id for each in site.presence.online(room="/t/1")] == ["bob", "cid"]
     assert site.announced() == [("+bob", -3595.0)]
 
 
