@@ -1418,6 +1418,8 @@ client-ids-are-stored-as-they-are: What a client chose is stored hashed.
 ~ form == "hashed" or (source.client_supplied and form != "raw") ==> form == "hashed"
 
 = unit/test_svg.py
+spells-without-their-highest: Of each spell of small numbers, a chart shows the highest.
+~ max(group, key=itemgetter(1)) ==> max(group)
 label-beyond-the-edge: The label of a peak at an edge is in the picture.
 ~ anchor = "end" if x > right - 60 else "start" if x < left + 60 else "middle" ==> anchor = "middle"
 markup-in-a-chart: A kind is drawn as text.

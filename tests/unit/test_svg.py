@@ -101,6 +101,7 @@ def test_a_day_of_small_numbers_is_a_line_of_few_points(most: int, points: int) 
     assert drawn.count("L") + 1 == points
     (peak,) = elements(chart, "circle")
     assert f"M{peak.get('cx')} {peak.get('cy')}L" in drawn
+    assert drawn.count(f" {peak.get('cy')}") == min(points - 1, counts.count(most))
 
 
 def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
