@@ -460,6 +460,24 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 ~ if not is_own or status.st_mode & 0o022: ==> if not is_own:
 
 = redis/test_follow.py
+closed-iterator-goes-on: Whoever closes an iterator gets none of the events that it took.
+- if self._lease is None and not self._era.is_over:
+-             for taken in self._queue:  # the short way of most events
+-                 return taken
+-         # An
++ if self._lease is None:
++             for taken in self._queue:  # the short way of most events
++                 return taken
++         # An
+closed-async-iterator-goes-on: So does whoever closes one of coroutines.
+- if self._lease is None and not self._era.is_over:
+-             for taken in self._queue:  # the short way of most events
+-                 return taken
+-         for
++ if self._lease is None:
++             for taken in self._queue:  # the short way of most events
++                 return taken
++         for
 logout-after-the-leave: Whoever logs out in the instant in which they have gone goes once.
 ~ cut and score + 0 > cut + 0 then ==> cut and score + 0 >= cut + 0 then
 clean-up-before-the-announcement: A clean-up removes nobody who was not announced.

@@ -361,6 +361,21 @@ async def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None
     assert (set(came), went) == ({"+ann", "+bob"}, "-ann")
 
 
+@in_loop
+async def test_whoever_closes_an_iterator_gets_none_of_the_events_that_it_took(
+    site: FollowedSite,
+) -> None:
+    site.saw("ann", "bob")
+    with site.presence.events(after="0.0") as events:
+        assert next(events).id == "ann"
+    assert list(events) == []
+    presence = AsyncPresence(site.settings, clock=site.clock)
+    async with presence.events(after="0.0") as awaited:
+        assert (await anext(awaited)).id == "ann"
+    assert [event async for event in awaited] == []
+    await presence.aclose()
+
+
 def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     presence = AsyncPresence(site.settings, clock=site.clock)
 
