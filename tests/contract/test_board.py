@@ -457,6 +457,8 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
         backend.driver.run(backend.history.record(minute, {"user": count, "guest": 1}))
     day = [(MINUTE - 721, 3), (MINUTE - 1, 0), (MINUTE, 5)]
     assert points_of(site, 24) == day
+    a_minute_ago = Presence(site, clock=Clock(NOON - 60))
+    assert [sample.count for sample in a_minute_ago.history(24)] == [3, 0]
     # In steps of 10 minutes, the last two minutes are one point.
     assert points_of(site, 168) == [
         (MINUTE - 1500, 4),

@@ -24,9 +24,11 @@ def examined(variables: dict[str, str], *options: str) -> Result:
 
 def test_a_healthy_server_passes_all_checks(variables: dict[str, str]) -> None:
     variables |= {"PRESENCE_STORE": "user=sorted-set, guest=minute-sets, bot=hyperloglog"}
-    presence = Presence(Settings.from_env(variables))
+    settings = Settings.from_env(variables)
+    presence = Presence(settings)
     for name, kind in (("ann", "user"), ("bob", "user"), ("x", "guest"), ("curl", "bot")):
         presence.touch(name, kind)
+    Presence(settings, clock=lambda: time.time() - 60).touch("x", "guest")
     found = examined(variables)
     assert (found.exit_code, found.stderr) == (0, "")
     told, lines = found.stdout.split("ok    ", 1)
@@ -38,7 +40,8 @@ def test_a_healthy_server_passes_all_checks(variables: dict[str, str]) -> None:
         "online: 2 user, 1 guest, 1 bot\n",
         "kind user: sorted-set, 2 members in 1 key, ",
         "capacity of user: 2 online of 1000000 (0%)",
-        "kind guest: minute-sets, 1 member in 1 key, ",
+        "kind guest: minute-sets, 2 members in 2 keys, ",
+        "capacity of guest: 2 online of 1000000 (0%)",
         "kind bot: hyperloglog, 1 member in 1 key, ",
     ):
         assert f"ok    {said}" in f"ok    {lines}"
