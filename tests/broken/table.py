@@ -769,6 +769,8 @@ every-question-meets-the-outage: A request waits for an outage once, however oft
 ~ self._asks_after = time.monotonic() + OUTAGE_PAUSE ==> self._asks_after = time.monotonic()
 
 = redis/test_upkeep.py
+rooms-never-expire: Every key expires, also those of rooms.
+~ ipairs({progress, rooms, moves}) ==> ipairs({progress})
 lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.
 ~ is_stale = left > 1000 * self.MOST_SECONDS ==> is_stale = False
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
