@@ -381,6 +381,8 @@ shards-of-different-moments: On a single server, a read of many shards is a snap
 ~ is_atomic and (batch.atomic or len(batch.commands) == 1) ==> is_atomic and batch.atomic
 
 = redis/test_cluster.py
+write-waits-for-readers in connections/cluster.py: On a Cluster, too, a write waits for no reader.
+~ __init__(*arguments, **options) ==> __init__(*arguments)
 form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
 ~ message = _MOVED if is_elsewhere else ==> message =
 one-shard-hides-ids: A list is complete, however ids are spread over the shards.

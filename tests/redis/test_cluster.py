@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
+from presence_middleware.connections import limits
 from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
@@ -251,6 +252,17 @@ def test_a_question_that_asks_for_the_time_is_asked_with_a_write(
     recorder.read(recorder.backend.clock.synchronise(0))
     assert [("TIME",) in batch.commands for batch in batches] == [True]
     assert recorder.read(recorder.backend.queries.count()) == len(PEOPLE) + 1
+    recorder.close()
+
+
+def test_a_write_waits_for_no_reader(settings: Settings) -> None:
+    recorder = Recorder(settings, background=False)
+    recorder.record(("user", "ann"), recorder.stamp())
+    client = recorder.backend.driver.connect()
+    with ExitStack() as stack:
+        for _ in range(limits.CONNECTIONS):
+            stack.enter_context(limits.free_slots(client, None))
+        assert recorder.flush()
     recorder.close()
 
 
