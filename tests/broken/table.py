@@ -360,6 +360,8 @@ reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the 
 ~ if read is None or read.end == after != until: ==> if read is None:
 
 = contract/test_rooms.py
+room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.
+~ if not cut or members == 0 or ==> if members == 0 or
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
 - self.room = None  # it was offline meanwhile
 + pass

@@ -92,6 +92,8 @@ def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: S
     worker.saw("dan")  # finds the loss
     worker.writes()
     assert room(worker) == ["bob"]
+    worker.run(send("DEL", worker.store.all[0].key.progress))  # as a server that evicts keys
+    assert room(worker) == []
 
 
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
