@@ -395,6 +395,10 @@ def wrote(process: str, later: int, *seen: Any, left: Any = (), is_read: bool = 
 COMES, ENTERS = wrote("A", 1, ("ann", 0, 0)), wrote("A", 1, ("ann", 0, 0, 1, 0))
 RARE: dict[str, tuple[str, list[Any]]] = {
     "an older sighting comes late": ("plain", [COMES, wrote("B", 1, ("ann", 100, 0))]),
+    "a process has seen an id after its logout": (
+        "plain",
+        [wrote("A", 1, left=[(Act.LEFT, "ann", 1, -1)])],
+    ),
     "a logout comes after the erasure": (
         "plain",
         [
