@@ -204,6 +204,8 @@ lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
 
 = contract/test_followed_logs.py
+rest-of-a-renamed-log: A renamed log is read to its end, however long that takes.
+~ if not lines: ==> if True:
 truncated-log-goes-on: A log that was truncated and has grown since is read from its beginning.
 ~ != self._before: ==> == b'never':
 unwritten-sightings-are-logged-twice: A shutdown logs once how many sightings are unwritten.

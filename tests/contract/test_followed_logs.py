@@ -131,6 +131,20 @@ def test_a_renamed_log_is_read_to_its_end_and_then_for_a_minute(growing: Growing
     assert read(source) == [b"d"]
 
 
+def test_a_renamed_log_is_read_to_its_end_however_long_that_takes(
+    growing: Growing, log: Log
+) -> None:
+    clock, read = Clock(0.0), 0
+    source = growing(monotonic=clock)
+    log.write((b"x" * 999 + b"\n") * (3 * READ_BYTES // 1000))
+    log.rename()
+    log.reopen()
+    while lines := source.read():
+        read += len(lines)
+        clock.now += ROTATED_SECONDS
+    assert read == 3 * READ_BYTES // 1000
+
+
 @pytest.mark.parametrize("regrown", [b"", b"x\n", b"as long as before\n" * 40])
 def test_a_truncated_log_is_read_from_its_beginning(
     growing: Growing, log: Log, regrown: bytes

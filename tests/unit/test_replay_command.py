@@ -67,12 +67,26 @@ def test_logs_may_be_compressed_and_in_standard_input_and_several(tmp_path: Path
     assert both == [*MINUTES, "2026-01-05T12:04:00Z\t3\t1\t1", "2026-01-05T12:05:00Z\t3\t1\t1"]
 
 
-def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+PACKED = gzip.compress(LOG)
+
+
+@pytest.mark.parametrize(
+    ("packed", "error"),
+    [
+        (PACKED[:-6], "Compressed file ended"),
+        (PACKED[:-6] + bytes(6), "CRC check failed"),
+        (PACKED + PACKED[:10] + b"\xff", "Error -3"),
+    ],
+    ids=["short", "changed", "garbage"],
+)
+def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(
+    tmp_path: Path, packed: bytes, error: str
+) -> None:
     log = tmp_path / "access.log.gz"
-    log.write_bytes(gzip.compress(LOG)[:-6])
+    log.write_bytes(packed)
     ended = replay(log)
     assert ended.stdout.splitlines() == MINUTES
-    assert "access.log.gz ends early: Compressed file ended" in ended.stderr
+    assert f"access.log.gz ends early: {error}" in ended.stderr
     assert ended.exit_code == 0
 
 
