@@ -39,7 +39,7 @@ local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reac
 
 -- Arithmetic converts text faster than tonumber.
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
-local function later(one, other) return at_least(other, one or other or 0) and other or one end
+local function later(one, other) return at_least(other, one or other) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
 local function has_left(id, since)
   return at_least(left_at[id], since)

@@ -118,8 +118,7 @@ else
 end
 if progress then
   for first = 1, #changes, ENTRY_SIZE do
-    local last = math.min(first + ENTRY_SIZE - 1, #changes)
-    add_entry(cjson.encode({unpack(changes, first, last)}))
+    add_entry(cjson.encode({unpack(changes, first, first + ENTRY_SIZE - 1)}))
   end
   local oldest = string.format('%.0f', (clock - STREAM_SECONDS) * 1000)
   if stream then redis.call('XTRIM', stream, 'MINID', oldest) end

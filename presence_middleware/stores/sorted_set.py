@@ -300,7 +300,6 @@ def in_room(shard: SortedSet, room: int, now: float, most: int, wanted: int) -> 
         if isinstance(reply, int):
             return reply
         if reply is None:
-            yield from shard.sweep(now)
             found, after = [], ""
             continue
         ids, after = reply

@@ -75,6 +75,7 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(variables: dict[str, str]
     assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
     backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
     past = crowds.past(visitors, NOON, 25.0)
+    assert past[int(minute)]["guest"] > 10
     records = [backend.history.record(each, counts) for each, counts in past.items()]
     backend.driver.run(merge_plans(records))
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
