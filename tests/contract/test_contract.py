@@ -101,6 +101,7 @@ def test_a_hundred_are_listed_by_default(site: Site) -> None:
     assert [who.id for who in ask()] == ids[:100]
     assert [who.id for who in ask(limit=7, before=ask(limit=7)[-1])] == ids[7:14]
     assert ask(before=ask(limit=None)[-1]) == []
+    assert ask(limit=10**30) == ask(limit=None)
 
 
 @IN_MEMORY

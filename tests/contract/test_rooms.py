@@ -111,6 +111,7 @@ def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(start: Start
     worker.did("ann", room="/t/1")
     worker.saw("g1", "g2", kind="guest", room="/t/1")
     assert worker.presence.counts(room="/t/1") == {"user": 1, "guest": 2}
+    assert worker.presence.counts() == {"user": 1, "guest": 2, "bot": 0}
     assert worker.presence.count(room="/t/1/a-title/2") == 1
     assert worker.presence.count(room="/t/2") == 0
     assert room(worker, kind="guest") == ["g1", "g2"]

@@ -85,6 +85,29 @@ def test_a_handler_writes_and_reads_in_one_round_trip(
     assert names(sent) == [["EVALSHA", "ZCOUNT"]]
 
 
+def test_a_handler_that_writes_does_not_count_its_visitor_yet(
+    unwritten: Callable[..., Settings],
+) -> None:
+    """Who is a guest may log in afterwards."""
+    recorded, settings = [], unwritten(identity=IDENTITY)
+
+    def app(environ: Any, _: Any) -> list[bytes]:
+        environ["presence_middleware.presence"].touch("bob")
+        recorded.append(wrapped.recorder.stats().recorded)
+        return []
+
+    async def async_app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await scope["presence_middleware.presence"].touch("bob")
+        recorded.append(wrapped.recorder.stats().recorded)
+        await scope["presence_middleware.presence"].aclose()
+
+    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
+    wrapped({"HTTP_X_USER": "ann"}, lambda *_: None)  # type: ignore[arg-type]
+    scope = {"type": "http", "path": "/", "headers": [(b"x-user", b"ann")]}
+    asyncio.run(asgi.PresenceMiddleware(async_app, settings=settings)(scope, None, None))  # type: ignore[arg-type]
+    assert recorded == [0, 1]
+
+
 def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
     unwritten: Callable[..., Settings], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
