@@ -114,6 +114,8 @@ def test_processes_with_different_windows_lose_no_events(opens: Open) -> None:
         before.sweep()
         before.saw("bob")
     assert before.announced() == [("+bob", GONE / 2), ("-ann", 0)]
+    after_deploy.saw("ann")
+    assert before.announced() == [("+ann", 3 * GONE / 2)]
 
 
 def test_a_lower_limit_removes_a_bounded_number_in_each_write(opens: Open) -> None:
