@@ -194,8 +194,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
-            await in_thread(self.recorder.depart, who, Act.LEFT)
+        await in_thread(self.recorder.depart, id, kind, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -205,8 +204,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
-            await in_thread(self.recorder.depart, who, Act.ERASED)
+        await in_thread(self.recorder.depart, id, kind, Act.ERASED)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):

@@ -67,8 +67,8 @@ def is_same_origin(request: Request) -> bool:
     site = request.header("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    origin, host = request.header("origin"), request.header("host")
-    return bool(origin and host) and urlsplit(origin or "").netloc.lower() == (host or "").lower()
+    host = (request.header("host") or "").lower()
+    return host != "" and urlsplit(request.header("origin") or "").netloc.lower() == host
 
 
 class Room(NamedTuple):

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
@@ -15,9 +16,10 @@ from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
+from tests.support.asking import State
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_child
 from tests.support.clusters import Cluster
@@ -218,6 +220,23 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     wait_until(lambda: app.recorder.flush() and Presence(given).online_among(names) == there)
     app.recorder.close()
     elsewhere.close()
+
+
+@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+@pytest.mark.parametrize(("method", "is_kept"), [("leave", True), ("forget", False)])
+def test_a_handler_takes_somebody_offline_before_it_answers(
+    unwritten: Callable[..., Settings], method: str, is_kept: bool, ask: Ask
+) -> None:
+    def end(state: State) -> object:
+        return getattr(state["presence_middleware.presence"], method)("ann")
+
+    given = unwritten()
+    recorder_for(given).background = False
+    presence = Presence(given)
+    presence.touch("ann")
+    ask(given, Call(before=end))
+    assert not presence.is_online("ann")
+    assert bool(presence.last_seen("ann")) is is_kept
 
 
 @pytest.mark.parametrize("act", [Act.GOODBYE, Act.LEFT])

@@ -272,12 +272,14 @@ def test_a_login_counts_if_the_response_does_not_refuse_it(
 ) -> None:
     identity, call, counted = ROWS[name]
     settings = site(identity, store="sorted-set, bot=sorted-set")
-    with pytest.raises(ValueError, match="boom") if call.failure else nullcontext():
-        ask(settings, replace(call, is_streaming=is_streaming))
-    assert online(settings) == counted
-    if not counted:
-        assert Presence(settings).last_seen("ann") is None
-        assert recorder_for(settings).stats().recorded == 0
+    recorder_for(settings).hints.look_at = inf
+    for _ in range(2):  # the second is not looked at, like most requests of a busy site
+        with pytest.raises(ValueError, match="boom") if call.failure else nullcontext():
+            ask(settings, replace(call, is_streaming=is_streaming))
+        assert online(settings) == counted
+        if not counted:
+            assert Presence(settings).last_seen("ann") is None
+            assert recorder_for(settings).stats().recorded == 0
 
 
 @both

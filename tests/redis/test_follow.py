@@ -167,7 +167,7 @@ def test_whoever_is_erased_before_they_were_written_is_never_announced(
     sharded: FollowedSite,
 ) -> None:
     sharded.recorder.record(("user", "ann"), sharded.clock.now)
-    sharded.recorder.depart(("user", "ann"), Act.ERASED)
+    sharded.recorder.depart("ann", "user", Act.ERASED)
     assert sharded.keys_with("ann") == set()
     assert sharded.announced() == []
 

@@ -76,7 +76,7 @@ def problems_of(ini: str) -> tuple[str, ...]:
 def test_a_filter_is_found_however_it_names_the_middleware(
     write: Write, section: str, use: str
 ) -> None:
-    ini = write(SITE, f"[{section}]\n{use}\nnext = main\nwindow = 15m\n")
+    ini = write(SITE, f"[{section}]\n{use}\nnext = main\nfilter-with = other\nwindow = 15m\n")
     found = find_filter(ini)
     assert (found.name, found.settings) == ("presence", {"window": "15m"})
     assert found.where == f"{ini} [{section}]"
