@@ -207,8 +207,10 @@ def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
 ) -> None:
     monkeypatch.setattr(guests, "COUNTED", 100)
     door = Door()
+    assert door.come("early", 60, "198.51.100.0") == 60
     for n in range(150):
         assert door.comes("guest", f"198.51.100.{n}")
+    assert door.come("late", 60, "198.51.100.0") == guests.QUOTA - 61, "the first are still counted"
     assert guests.QUOTA - 10 < door.come("forged", 500) <= guests.QUOTA
     assert door.comes("guest", "198.51.100.149"), "the known go on"
 

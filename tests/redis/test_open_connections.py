@@ -34,7 +34,7 @@ def worker(request: pytest.FixtureRequest, start: Start) -> Process:
 @pytest.fixture(params=[CHAIN, NO_GUESTS])
 def exact(request: pytest.FixtureRequest, start: Start) -> Process:
     """A worker of a site that keeps times, with guests and without."""
-    return start(**{**GIVEN, "identity": request.param})
+    return start(**{**GIVEN, "identity": request.param, "bots": "count"})
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     worker, guests = exact, ["guest"] if "guest" in exact.recorder.resolver.kinds else []
     session: dict[str, str] = {}
     visit = worker.opens(session=session)
+    program = worker.opens(session=session, headers=[(b"user-agent", b"curl/8.5.0")])
     worker.passes(after)
     if after > 5:
         worker.presence.leave("ann")  # elsewhere; it is no matter to who comes now
@@ -91,6 +92,7 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     worker.passes(0.8, step=0.8)
     assert worker.online() == ["ann"]
     assert not guests or worker.online("guest") == (guests if after > 5 else [])
+    assert worker.presence.count("bot") == (after > 5)
     worker.passes(300)
     assert worker.online() == ["ann"]
     assert not guests or worker.online("guest") == []
