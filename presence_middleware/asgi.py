@@ -21,7 +21,6 @@ from .presence import AsyncPresence
 from .pulse import EMPTY, Pulse
 from .queries import Id
 from .recorder import Visit, recorder_for
-from .recorder.verdict import Answer
 from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
 from .rooms import Signal
@@ -231,7 +230,7 @@ def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
     """Return a `send` that also reports the status of the response to the visit."""
 
     async def send_and_note(message: Message) -> Any:
-        status = _status(message, is_first=visit.answer is Answer.NONE)
+        status = _status(message)
         if status is not None:
             visit.answered(status)
         return await send(message)
@@ -239,34 +238,28 @@ def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
     return send_and_note
 
 
-def _status(message: Message, *, is_first: bool) -> int | None:
-    """Return the status that a message sets, or None. `is_first` is true if none was set before.
+def _status(message: Message) -> int | None:
+    """Return the status that a message sets, or None.
 
-    Accepting a WebSocket counts as 101. Closing it instead counts as 403, also with a response of
-    any other status.
+    Accepting a WebSocket counts as 101. Closing it instead, also with a response, sets none: that
+    accepts no login either.
     """
-    kind = message.get("type")
-    if kind == "http.response.start":
-        status = message.get("status")
-        return status if isinstance(status, int) else None
-    if kind == "websocket.accept":
+    if message.get("type") == "websocket.accept":
         return 101
-    if is_first and kind in ("websocket.close", "websocket.http.response.start"):
-        return 403
-    return None
+    status = message.get("status") if message.get("type") == "http.response.start" else None
+    return status if isinstance(status, int) else None
 
 
 class _LogoutScope(dict[str, Any]):
     """The scope of a request that may log its user out.
 
     Inner layers load the session or the user, and the app then clears them. So the visit reads
-    them as soon as they are set.
+    them whenever something is set.
     """
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        if key in ("session", "user"):
-            self[VISIT].note_login()
+        self[VISIT].note_login()
 
 
 def _readable(scope: Scope) -> Scope:

@@ -149,11 +149,11 @@ class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):
 def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:
     """Return a `start_response` that also reports the status to the visit."""
 
-    def start_and_note(*args: Any, **options: Any) -> Any:
+    def start_and_note(status: Any, *others: Any, **options: Any) -> Any:
         # The server's start_response may raise. If headers were sent, it raises the exception of
         # the third argument, and the status must not be replaced.
-        write = start_response(*args, **options)
-        visit.answered(_status(args[0] if args else options.get("status")))
+        write = start_response(status, *others, **options)
+        visit.answered(_status(status))
         return write
 
     return start_and_note

@@ -93,7 +93,6 @@ class OpenVisits(dict[OpenVisit, None]):
 
         `stamp` is the recorder's clock.
         """
-        super().__init__()
         self._stamp, self._age, self._interval = stamp, age, interval
         self.abandoned: deque[OpenVisit] = deque()
         """Visits whose response was dropped unclosed. Appending to it takes no lock."""

@@ -318,7 +318,6 @@ class Unrecorded(Visit):
         self, recorder: Recorder, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
         self.recorder, self.backend, self.signal = recorder, recorder.backend, signal
-        self.is_usual = not recorder.resolver.checks_status
         self.arrive(state, recorder.resolver.locate)
 
     def log_out(self) -> None:

@@ -237,7 +237,7 @@ options-accepts-a-login: An answer to OPTIONS accepts no login.
 colon-in-password in identity/sources.py: The user of HTTP Basic is the text before the first colon.
 ~ validate=True).partition(b":") ==> validate=True).rpartition(b":")
 closed-socket-is-accepted: A WebSocket that is refused accepts no login.
-~ if kind == "websocket.accept": ==> if kind in ("websocket.accept", "websocket.close"):
+~ if message.get("type") == "websocket.accept": ==> if message.get("type", "")[:9] == "websocket":
 checked-guest-has-no-quota: A guest whose login is checked has a quota all the same.
 - self.has_quota = rule.type.client_supplied
 + self.has_quota = rule.type.client_supplied and not rule.checked

@@ -80,7 +80,7 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     worker, guests = exact, ["guest"] if "guest" in exact.recorder.resolver.kinds else []
     session: dict[str, str] = {}
     visit = worker.opens(session=session)
-    program = worker.opens(session=session, headers=[(b"user-agent", b"curl/8.5.0")])
+    worker.opens(session=session, headers=[(b"user-agent", b"curl/8.5.0")])
     worker.passes(after)
     if after > 5:
         worker.presence.leave("ann")  # elsewhere; it is no matter to who comes now

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.authentication import SimpleUser, UnauthenticatedUser
+from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
@@ -52,6 +52,12 @@ class Property:
         raise NotImplementedError
 
 
+class Displayed(BaseUser):
+    """A user without an `identity`, which Starlette leaves to the site."""
+
+    is_authenticated, display_name = True, "ann"  # type: ignore[assignment]
+
+
 class AccountId(uuid.UUID):
     """An id of a type that a site has made of a usual one."""
 
@@ -70,6 +76,7 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     "auth": [
         *((Request(user="ann"), "ann"), (Request(), None), (Request(user=""), None)),
         *((Request(user=SimpleUser("ann")), "ann"), (Request(user=UnauthenticatedUser()), None)),
+        (Request(user=Displayed()), "ann"),
         (Request(user=of(pk=42, is_authenticated=True, username="ann")), "42"),
         (Request(user=of(pk=7, is_authenticated=False)), None),
         (Request(user=of(pk=None, is_authenticated=False, username="")), None),
@@ -286,6 +293,8 @@ OF_HIDDEN: list[tuple[str, Request, Inner, Identity | None]] = [
     ("auth", Request(), names("42", "guest"), Identity("guest", "42")),
     ("auth", Request(), names("7"), ANYBODY),
     ("auth", Request(user="7"), nothing, ANYBODY),
+    ("header:X-Other, member=header:X-User", said("42"), nothing, HIDDEN),
+    ("cookie:sid, member=header:X-User", Request(), names("42"), HIDDEN),
     ("auth", Request(), nothing, Identity("guest", "192.0.2.7")),
 ]
 

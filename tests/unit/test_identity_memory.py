@@ -87,6 +87,14 @@ def test_two_users_with_the_same_address_and_browser_are_two(scheme: Scheme) -> 
             assert [found.resolve(view)[0] for view in views] == [("user", name)] * 2
 
 
+def test_each_of_many_headers_distinguishes_users() -> None:
+    names = "abcde"
+    found = make(", ".join(f"user=header:x-{name}" for name in names))
+    for name in names * 2:
+        for view in Asked([(f"X-{name}", name.encode())]).views():
+            assert found.resolve(view)[0] == ("user", name)
+
+
 @pytest.mark.parametrize(
     ("chain", "cookie", "agent", "then"),
     [
