@@ -148,6 +148,22 @@ def test_the_end_of_an_outage_says_what_was_dropped_in_it(caplog: pytest.LogCapt
     assert ends == ["dropped 2", "dropped 1"]
 
 
+def test_an_outage_of_a_shard_lasts_until_it_is_written(
+    valkey: Server, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = start()
+    seen = f"{process.settings.prefix}:user:seen"
+    valkey.client.set(seen, "of another type")
+    process.recorder.record(("user", "ann"), process.recorder.stamp())
+    for _ in range(3):  # once it fails, and then it is not tried for a while
+        process.recorder.run_once()
+    valkey.client.delete(seen)
+    (failure,) = caplog.messages
+    assert failure.startswith("cannot record who is online")
+    assert process.recorder.flush()
+    assert caplog.messages[1].startswith("recording again after")
+
+
 def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
     place: Place, prefix: str
 ) -> None:

@@ -55,7 +55,7 @@ class Property:
 class Displayed(BaseUser):
     """A user without an `identity`, which Starlette leaves to the site."""
 
-    is_authenticated, display_name = True, "ann"  # type: ignore[assignment]
+    is_authenticated, display_name = True, "ann"
 
 
 class AccountId(uuid.UUID):

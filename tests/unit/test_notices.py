@@ -192,7 +192,8 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
     rules, request_, message, remedy, framework = mistake
     for name in ("flask", "starlette", "pyramid"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, framework.lower(), sys)
+    if framework.isalpha():  # no module is called "a JWT", and so all remedies are said
+        monkeypatch.setitem(sys.modules, framework.lower(), sys)
     one = site(f"{rules}, guest=visitor")
     one.ask(over_wsgi(**request_), times=at_first)
     one.clock.now += SECONDS - 0.1

@@ -167,7 +167,7 @@ def make_app(global_conf: object, **settings: str) -> Callable[..., Any]:
 
 
 def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(write: Write) -> None:
-    ini = write(APP, WRONG)
+    ini = write(APP, "[filter:first]\nuse = egg:presence_middleware\n", WRONG)
     where = f"{ini} [filter:presence]"
     with pytest.raises(SettingsError) as caught:  # with which `pserve` fails to start the site
         loadapp(f"config:{ini}")
@@ -175,7 +175,7 @@ def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(writ
     assert unknown == f"{where} windwo: unknown setting; did you mean window?"
     assert window.startswith(f"{where} window='soon': expected a duration above zero and below")
     assert secret.startswith(f"{where} secret=***: expected at least 16 characters")
-    ended = run_command("--ini", ini, "config", env={})
+    ended = run_command("--ini", f"{ini}#presence", "config", env={})
     problems = ended.stderr.removeprefix("Error: ").splitlines()
     assert ended.exit_code == 2
     assert [problem.startswith(where) for problem in problems] == [True] * 3
