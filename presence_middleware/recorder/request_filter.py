@@ -82,24 +82,19 @@ def matching_paths(paths: tuple[str, ...]) -> Container[str]:
 
     A path that begins with `!` takes out what those before it stand for.
     """
-    is_ordered = any(path.startswith("!") for path in paths)
-    plain = [] if is_ordered else [path for path in paths if "*" not in path]
-    exact = frozenset((*plain, *(f"{path}/" for path in plain)))
-    return PathPatterns(exact, paths) if len(plain) < len(paths) else exact
+    if any("*" in path or path.startswith("!") for path in paths):
+        return PathPatterns(paths)
+    return frozenset((*paths, *(f"{path}/" for path in paths)))
 
 
 class PathPatterns(Container[str]):
-    """Some paths, and all that match patterns."""
+    """All paths that match patterns."""
 
-    def __init__(self, exact: frozenset[str], paths: tuple[str, ...]) -> None:
-        """Contain the paths in `exact`, and those whose last match in `paths` has no `!`."""
-        self._exact = exact
-        patterns = "|".join(_pattern(path) for path in reversed(paths) if path not in exact)
-        self._match = re.compile(patterns, re.DOTALL).fullmatch
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        """Contain the paths whose last match in `paths` has no `!`."""
+        self._match = re.compile("|".join(map(_pattern, reversed(paths))), re.DOTALL).fullmatch
 
     def __contains__(self, path: object) -> bool:
-        if path in self._exact:
-            return True
         match = self._match(str(path))
         return match is not None and match.lastindex is None
 

@@ -1005,13 +1005,14 @@ foreign-fetch-counts: What a page of another site fetches is no visit.
 foreign-frame-counts: A page in a frame of another site is no visit.
 ~ if not (is_navigation and request.header("sec-fetch-dest") == "document") ==> if not is_navigation
 health-check-with-slash-counts: An excluded path is excluded with a slash at its end, too.
-~ exact = frozenset((*plain, *(f"{path}/" for path in plain))) ==> exact = frozenset(plain)
+~ return frozenset((*paths, *(f"{path}/" for path in paths))) ==> return frozenset(paths)
 pattern-is-one-path: `*` in an excluded path stands for any text.
-~ return PathPatterns(exact, paths) if len(plain) < len(paths) else exact ==> return exact
+- if any("*" in path or path.startswith("!") for path in paths):
+-         return PathPatterns(paths)
 admitted-path-is-excluded: A path with `!` admits what one before it excludes.
 ~ return match is not None and match.lastindex is None ==> return match is not None
 first-path-decides: The last path of PRESENCE_EXCLUDE that matches decides.
-~ for path in reversed(paths) if ==> for path in paths if
+~ map(_pattern, reversed(paths)) ==> map(_pattern, paths)
 pattern-is-no-special-path:
   Whoever has seen many pages is not counted at a path that a pattern excludes, either.
 ~ matching_paths(special) if ==> frozenset(special) if
