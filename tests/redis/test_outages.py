@@ -272,6 +272,17 @@ def test_a_server_that_is_away_is_asked_once_however_many_wait(
     assert failing.call_count == 1
 
 
+def test_shards_of_a_server_that_refuses_all_of_them_are_one_failure(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker = start(own.url, shards=8)
+    worker.saw("ann")  # now the clock and the settings are agreed on
+    client.config_set("maxmemory", 1)
+    worker.did(*(f"u{number}" for number in range(50)))
+    worker.recorder.run_once()
+    assert [each.count for each in worker.recorder.health.failing.values()] == [1]
+
+
 # Full servers, long outages, and processes that differ.
 
 

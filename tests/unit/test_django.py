@@ -519,7 +519,7 @@ def test_a_setting_in_the_settings_of_django_is_reported(
 
 ANN = SimpleNamespace(pk=7, is_authenticated=True)
 NOBODY = SimpleNamespace(pk=None, is_authenticated=False)
-DELETED = SimpleNamespace(pk=None, is_authenticated=True)
+DELETED = SimpleNamespace(pk=None, is_authenticated=True, username="ann")
 KEY = "_auth_user_id"
 
 

@@ -63,13 +63,17 @@ def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
         assert held() < 500_000
 
 
+@pytest.mark.parametrize("protocol", [0, 1])
 @pytest.mark.parametrize("chain", ["guest=cookie:sid", "guest=cookie:sid, hidden=identify"])
-def test_a_result_is_remembered_for_a_minute(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_remembered_for_a_minute(
+    chain: str, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, counts, reads = make(chain), [], list[str]()
-    on_call(monkeypatch, WsgiRequest, "header", lambda _, name: reads.append(name))
+    request_class = (WsgiRequest, AsgiRequest)[protocol]
+    on_call(monkeypatch, request_class, "header", lambda _, name: reads.append(name))
     for seconds in (0, 1, 59.9, 60.1, 61, 200, -3600, -3599, -3500):
         with at(NOW + seconds):
-            assert kind(found, WsgiRequest({"HTTP_COOKIE": "sid=1"})) == "guest"
+            assert kind(found, Asked([("Cookie", b"sid=1")]).views()[protocol]) == "guest"
         counts.append(len(reads))
     # A clock that was set back does not make the minute longer.
     assert counts == [1, 1, 1, 2, 2, 3, 4, 4, 5]
@@ -85,6 +89,26 @@ def test_two_users_with_the_same_address_and_browser_are_two(scheme: Scheme) -> 
     for _ in range(2):
         for name, views in users.items():
             assert [found.resolve(view)[0] for view in views] == [("user", name)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "user"),
+    [
+        ("flask", "flask-session:who@mine", "ann"),
+        ("starlette", "starlette-session:who@mine", "bob"),
+        ("pyramid", "pyramid-session:who@mine", "bob"),
+        ("ticket", "auth-tkt:mine", "bob"),
+        ("signed", "signed:who@mine:of a plugin", "bob"),
+        ("jwt in a cookie", "bearer:who@mine", "bob"),
+    ],
+)
+def test_of_several_cookies_of_its_name_each_source_reads_that_of_its_framework(
+    name: str, source: str, user: str
+) -> None:
+    found = make(f"user={source}")
+    first, last = (SCHEMES[name].make(KEY, {"who": who}) for who in ("ann", "bob"))
+    cookies = f"session=x; mine={first}; mine={last}; token=x; auth_tkt=x; shop=x"
+    assert found.resolve(request(cookie=cookies))[0] == ("user", user)
 
 
 def test_each_of_many_headers_distinguishes_users() -> None:

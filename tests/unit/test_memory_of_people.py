@@ -36,6 +36,18 @@ def test_guests_are_known_beyond_the_limit_until_the_period_after_theirs_ends() 
         known.turn(period * WINDOW)
 
 
+def test_a_sighting_that_was_refused_is_not_sent_again_after_a_loss() -> None:
+    known, ann = people(), ("user", "ann")
+    known.note(ann, 5.0, 1.0)
+    (taken,) = known.take(LIMIT)
+    taken.person.shard = shard = cast(Store, object())
+    known.written([taken], {0}, 0)
+    known.lost(shard, 0.0)
+    assert known.is_empty
+    known.note(ann, 7.0, 6.0)  # and in again
+    assert not known.is_empty
+
+
 def test_few_others_are_taken_for_known() -> None:
     known = people(*guests(0, ROOM - LIMIT))
     assert sum(map(known.knows, guests(ROOM, 2000))) < 10
