@@ -114,7 +114,7 @@ def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read
     recorder = worker.recorder = app.recorder
     recorder.background = False
     body = app({"REMOTE_USER": "bob"}, lambda *_: lambda _: None)
-    app({"PATH_INFO": "/ping"}, lambda *_: lambda _: None)  # no visit: it is not kept at all
+    app({"HTTP_PURPOSE": "prefetch"}, lambda *_: lambda _: None)  # no visit, and not kept at all
     assert isinstance(body, Body)
     if is_read:
         next(iter(body))
