@@ -8,11 +8,11 @@ events.
 
 import math
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from secrets import token_hex
 from weakref import WeakSet, ref
 
@@ -177,7 +177,7 @@ class Feed:
         self._era: Callable[[], Era | None] = lambda: None
         self._lock = threading.Lock()
         # Wakes the thread. A lease in it is to be given up.
-        self._woken: SimpleQueue[NameLease | None] = SimpleQueue()
+        self._woken: queue.SimpleQueue[NameLease | None] = queue.SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
         self._thread: threading.Thread | None = None
         self._check_at = -math.inf
@@ -250,7 +250,7 @@ class Feed:
             del leases  # those of iterators that nobody uses are forgotten
             if any(renewed):
                 self._wake()
-            with suppress(Empty):
+            with suppress(queue.Empty):
                 lease = self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
                 if lease is not None:
                     with self._lock:

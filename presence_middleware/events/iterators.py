@@ -6,11 +6,11 @@ has that no longer, the iterator lets it be read from the streams, until it has 
 
 import asyncio
 import os
+import queue
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -162,7 +162,7 @@ class Events(_Iterator, Iterator[Event]):
             for taken in self._queue:  # the short way of most events
                 return taken
         # An Event has a lock, which the garbage collector might take again in its thread.
-        woken: SimpleQueue[None] = SimpleQueue()
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         wake = partial(woken.put, None)
         with self._alone(wake):
             while not self._era.is_over:

@@ -390,6 +390,25 @@ def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     wait_until(is_nobody_reading)
 
 
+FOLLOWS = """
+from presence_middleware import Presence
+from gevent import monkey, spawn
+
+monkey.patch_all()
+presence = Presence.from_env()
+with presence.events() as events:
+    first = spawn(next, events)
+    spawn(presence.touch, "ann")
+    print(first.get().id)
+"""
+
+
+def test_events_hold_no_other_greenlet_when_gevent_patches_late(variables: dict[str, str]) -> None:
+    """With `--preload`, gunicorn patches queues after the app was made."""
+    done = run_program(FOLLOWS, PRESENCE_EVENTS="user", **variables)
+    assert done.stdout == "ann\n"
+
+
 def test_iterators_that_wait_for_their_turn_hold_no_event_loop(site: FollowedSite) -> None:
     presence = AsyncPresence(site.settings, clock=site.clock)
 
