@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 from ..request import Request
 
@@ -49,7 +48,9 @@ class CrawlerList:
         package = find_spec("crawleruseragents")
         if package is None or package.origin is None:
             raise ModuleNotFoundError("No module named 'crawleruseragents'")
-        text = Path(package.origin).with_name("crawler-user-agents.json").read_bytes()
+        # Its loader finds it in a zip file, too.
+        reader = package.loader.get_resource_reader(package.name)  # type: ignore[union-attr]
+        text = reader.files().joinpath("crawler-user-agents.json").read_bytes()
         patterns = [entry["pattern"] for entry in json.loads(text)]
         self._search = re.compile("|".join(patterns)).search
         parts = [patterns[start : start + PART] for start in range(0, len(patterns), PART)]

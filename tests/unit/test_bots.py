@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
+from shutil import make_archive
 from typing import Any
 
+import crawleruseragents
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
@@ -77,6 +80,19 @@ def test_the_list_is_read_whatever_the_locale_is() -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ended = run_program("from presence_middleware import recorder_for; recorder_for()", **locale)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_list_is_read_from_a_zip_file(tmp_path: Path) -> None:
+    package = Path(crawleruseragents.__file__).parent
+    archive = make_archive(str(tmp_path / "site"), "zip", package.parent, package.name)
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from presence_middleware.identity.bots import crawler_list
+print(crawler_list().name_of(sys.argv[2]))
+"""
+    ended = run_program(program, archive, GOOGLEBOT)
+    assert (ended.stdout, ended.stderr) == ("Googlebot\n", "")
 
 
 def test_every_listed_user_agent_gets_a_short_printable_crawler_name(named: Named) -> None:
