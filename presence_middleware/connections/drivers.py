@@ -325,16 +325,14 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
             error.args = (_SENTINELS.sub(": ", str(error)),)
         text = str(error) or type(error).__name__
         return PresenceUnavailable(f"Redis did not answer: {text}{remedy}")
-    from redis.exceptions import AskError, NoScriptError
-
-    if isinstance(error, NoScriptError):
+    if "NoScriptError" in _classes(error):
         return ScriptMissing("the server does not have this script")
     # The client puts the command before the message of the server, ids included. A server that does
     # not know a command repeats its arguments.
     text = str(error).partition(", with args beginning with")[0]
     text = _TUPLE.sub("", text.partition("caused error: ")[2] or text)
     # An old redis-py has no error of its own for the answer of another node.
-    is_elsewhere = isinstance(error, AskError) or text.startswith("MOVED ")
+    is_elsewhere = "AskError" in _classes(error) or text.startswith("MOVED ")
     message = _MOVED if is_elsewhere else _SCRIPT_PREFIX.sub("", text)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")
@@ -342,6 +340,9 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
 
 def is_server_error(error: Exception) -> bool:
     """Return whether an error is an answer of a server, or already one of this package."""
-    from redis.exceptions import ResponseError
+    return isinstance(error, PresenceError) or "ResponseError" in _classes(error)
 
-    return isinstance(error, (PresenceError, ResponseError))
+
+def _classes(error: Exception) -> set[str]:
+    """Return the names of an error's classes: valkey-py has classes of its own, named as these."""
+    return {each.__name__ for each in type(error).__mro__}

@@ -424,6 +424,9 @@ credentials-block-the-loop: A coroutine asks for credentials in a thread.
 errors-of-credentials-are-shown in connections/redis_py.py:
   What a provider of credentials raises may contain a token, and is not shown.
 ~ raised {type(error).__name__} ==> raised {error}
+= redis/test_connecting.py::test_a_client_of_valkey_py_is_one_of_redis_py
+errors-of-redis-py-only: A client of valkey-py has its scripts sent to a new server.
+~ for each in type(error).__mro__} ==> for each in type(error).__mro__ if "redis" in str(each)}
 = redis/test_connecting.py::test_a_reader_that_is_cancelled_cancels_no_other
 cancelled-reader-cancels-others: A reader that is cancelled in an outage cancels no other.
 ~ await asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> await closing
@@ -552,6 +555,9 @@ another-entry-with-the-same-number: Whoever goes on after an event that a server
 ~ is_lost = "0" not in (after.entry, end.entry) and after.entry != end.entry ==> is_lost = False
 loops-are-kept: An event loop that has ended is freed, also if iterators took turns in it.
 ~ ] = WeakValueDictionary() ==> ] = {}  # type: ignore
+= redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
+queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
+~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")
 = redis/test_follow.py::test_a_goodbye_is_announced_with_its_moment
 goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
 ~ moment or later(score, redis.call('ZSCORE', bye, id))) ==> moment or score)
@@ -1109,6 +1115,8 @@ token-for-an-empty-list: A board that can list nobody asks for no token.
 = unit/test_bots.py
 list-in-the-encoding-of-the-locale: Apache with its usual locale serves a site.
 ~ agents.json").read_bytes() ==> agents.json").read_text()
+list-is-a-file: A site is imported from a zip file.
+~ = reader.files().joinpath( ==> = __import__("pathlib").Path(package.origin).with_name(
 crawler-lookups-without-budget: A flood of User-Agents is looked up within a budget.
 ~ if self._lookups < 0: ==> if False:
 crawler-wins-over-a-login: A login wins over a crawler.

@@ -20,11 +20,13 @@ import fakeredis
 import pytest
 import redis
 import trustme
+import valkey
 
 from presence_middleware import (
     AsyncPresence,
     Presence,
     PresenceUnavailable,
+    QueryError,
     Settings,
     SettingsError,
 )
@@ -259,6 +261,16 @@ async def test_a_server_with_too_many_clients_is_asked_a_few_times_only(own: Ser
         await presence.count()
     assert 0 < own.client.info("stats")["rejected_connections"] < 9
     await presence.aclose()
+
+
+def test_a_client_of_valkey_py_is_one_of_redis_py(own: Server) -> None:
+    client = valkey.Valkey.from_url(own.url)
+    presence = Presence(settings(own.url, "presence"), client=client)
+    presence.touch("ann")  # the server has no script yet
+    assert presence.is_online("ann")
+    client.set("friends", "of another type")
+    with pytest.raises(QueryError):
+        presence.online_friends("friends")
 
 
 @pytest.mark.parametrize("is_passed", [False, True], ids=["client of the URL", "passed client"])
