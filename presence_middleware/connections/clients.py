@@ -9,7 +9,8 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partialmethod
+from functools import cache, partialmethod
+from importlib import import_module
 from typing import Any
 
 from .limits import RESERVED
@@ -43,8 +44,20 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+@cache
+def import_library(scheme: str) -> None:
+    """Import what clients of a URL scheme need, before a lock is held or a deadline begins.
+
+    In a small container, that takes longer than a page may wait for Redis. If it fails,
+    `open_client` raises the error.
+    """
+    with _importing, suppress(ImportError):
+        import_module("fakeredis" if scheme == "memory" else f"{__package__}.redis_py")
+
+
 def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     """Return a new client, sync or async. This opens no connection, except to a Cluster."""
+    import_library(url.scheme)
     if url.scheme == "memory":
         import fakeredis
 
@@ -52,27 +65,19 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         # If threads were the first to connect at once, each would get a database of its own.
         client.ping()
         return client
-    with _importing:
-        import redis
-        from redis.asyncio.retry import Retry as AsyncRetry
-        from redis.backoff import NoBackoff
-        from redis.cluster import ClusterNode
-        from redis.retry import Retry
-        from redis.utils import get_lib_version
+    import redis
 
-        from . import redis_py
+    from . import redis_py
 
-        parsers: dict[str, Any] = {
-            "ssl_min_version": int,  # redis-py before 8 leaves it a text, which it then refuses
-            **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
-            "credential_provider": redis_py.ImportedCredentials,
-        }
-        classes: dict[str, Any] = {**(redis_py.ASYNC_CLASSES if is_async else redis_py.CLASSES)}
-        if not url.may_start:
-            classes["embedded"] = redis_py.JoiningConnection
-        # From Python 3.13 on, the first call imports more, and the first connection makes it.
-        get_lib_version()  # type: ignore[no-untyped-call]
-
+    parsers: dict[str, Any] = {
+        "ssl_min_version": int,  # redis-py before 8 leaves it a text, which it then refuses
+        **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
+        "credential_provider": redis_py.ImportedCredentials,
+    }
+    classes: dict[str, Any] = {**(redis_py.ASYNC_CLASSES if is_async else redis_py.CLASSES)}
+    if not url.may_start:
+        classes["embedded"] = redis_py.JoiningConnection
+    no_backoff = redis.backoff.NoBackoff()
     most = url.max_readers + RESERVED
     address = url.address
     given = _typed(address.options, parsers)
@@ -86,19 +91,19 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         return redis.RedisCluster(
             # redis-py uses a connection class only if it gets a URL as well.
             url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-            startup_nodes=[ClusterNode(*each) for each in others],  # type: ignore[no-untyped-call]
+            startup_nodes=[redis.cluster.ClusterNode(*each) for each in others],  # type: ignore[no-untyped-call]
             require_full_coverage=False,  # while a node is away, the others still answer
             **{
                 **_OPTIONS,
                 "connection_class": type(base.__name__, (base,), fitted),
                 **given,
-                "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
+                # The node that redis-py asks first may be away.
+                "retry": redis.retry.Retry(no_backoff, 1),
                 "max_connections": most,
             },
         )
     library: Any = redis.asyncio if is_async else redis
-    retry_class: Any = AsyncRetry if is_async else Retry
-    retry = retry_class(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
+    retry = library.retry.Retry(no_backoff, 1, (redis.exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     pool = {"connection_class": classes[url.scheme], "max_connections": most}
     if url.scheme == "redis+sentinel":
@@ -128,6 +133,4 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
 
 def _typed(options: Options, parsers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a query as redis-py expects them: numbers, switches or text."""
-    return {
-        name: parsers[name](value) if name in parsers else value for name, value in options.items()
-    }
+    return {name: parsers.get(name, str)(value) for name, value in options.items()}

@@ -25,7 +25,7 @@ from ..errors import (
     RedisRefused,
 )
 from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
-from .clients import open_client
+from .clients import import_library, open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
 from .loops import in_thread, is_trio, require_asyncio
@@ -88,6 +88,7 @@ class _Runner:
     async def _run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """Run a plan and return its result. Raises the errors of `Driver.run`."""
         replies: list[Any] | None = None
+        import_library(self.url.scheme)
         seconds_left = READ_SECONDS
         while True:
             if time.monotonic() > deadline or seconds_left <= 0:
@@ -160,8 +161,7 @@ class Driver(_Runner):
         key = os.getpid(), self.url
         # Another thread may remove the client at any time. If several threads open a client at
         # once, all use the first.
-        client = _clients.get(key)
-        return _clients.setdefault(key, open_client(self.url)) if client is None else client
+        return _clients.get(key) or _clients.setdefault(key, open_client(self.url))
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""

@@ -25,13 +25,16 @@ from pathlib import Path
 from threading import Thread, main_thread
 from typing import Any
 
-from redis import AuthenticationError, CredentialProvider, exceptions
+from redis import AuthenticationError, CredentialProvider, exceptions, utils
 from redis.asyncio import connection, sentinel
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelManagedConnection
 
 from .limits import TimedSocket, remaining
 from .loops import in_thread
+
+# From Python 3.13 on, the first call imports more, and the first connection makes it.
+utils.get_lib_version()  # type: ignore[no-untyped-call]
 
 # By process id, host, port and address family: the look-ups whose result nobody has used yet. All
 # connections to the same host wait for the same look-up. One that ends after their deadline still

@@ -18,6 +18,7 @@ from weakref import WeakSet
 from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
+from ..connections.clients import import_library
 from ..connections.health import RedisHealth, jitter
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
@@ -299,6 +300,7 @@ class Recorder:
         if people.is_empty:
             attempt.is_complete = True
             return attempt
+        import_library(self.settings.redis_url.scheme)
         if not writer.lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return attempt
         try:

@@ -555,9 +555,6 @@ another-entry-with-the-same-number: Whoever goes on after an event that a server
 ~ is_lost = "0" not in (after.entry, end.entry) and after.entry != end.entry ==> is_lost = False
 loops-are-kept: An event loop that has ended is freed, also if iterators took turns in it.
 ~ ] = WeakValueDictionary() ==> ] = {}  # type: ignore
-= redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
-queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
-~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")
 = redis/test_follow.py::test_a_goodbye_is_announced_with_its_moment
 goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
 ~ moment or later(score, redis.call('ZSCORE', bye, id))) ==> moment or score)
@@ -577,6 +574,9 @@ rooms-wait-for-a-clock: After a clock was set back, rooms are empty, and fill ag
 ~ (cut or redis.call('EXISTS', progress) == 0) then ==> redis.call('EXISTS', progress) == 0 then
 moves-of-a-later-clock in stores/presence.lua: After that, whoever was in a room enters one again.
 ~ redis.call('UNLINK', rooms, moves) ==> redis.call('UNLINK', rooms)
+= redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
+queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
+~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")
 = redis/test_follow.py::test_nothing_counts_on_a_site_that_slept_until_its_keys_expired
 progress-outlives-its-site: Nothing counts on a site that slept until its keys expired.
 ~ remaining > 0 and remaining or 1000 * lifetime ==> 1000 * lifetime
@@ -702,6 +702,9 @@ open-visits-are-not-flushed: The end of a process writes the visits that are ope
 = redis/test_recorder.py security/test_flood.py
 unbounded-memory-in-an-outage: While Redis is down, a bounded number of people wait.
 ~ self.pending - self._seen_again >= self._most_pending ==> False
+= redis/test_recorder.py::test_a_flush_waits_for_the_thread_that_imports_redis_py
+import-holds-up-writers: A flush waits for a thread that still imports its client.
+- import_library(self.settings.redis_url.scheme)
 = redis/test_recorder.py::test_a_sighting_that_arrives_during_a_flush_is_no_failure
 late-sighting-is-a-failure: A sighting that arrives during a flush is no failure of it.
 ~ attempt.failure is None and not has_left ==> attempt.failure is None and people.is_empty
@@ -727,6 +730,9 @@ unwritten-sighting-counts-twice: An unwritten sighting is merged under a newer o
 +                 person.restore(taken)
 user-in-flight-is-refused: Whoever is being written is refreshed although the memory is full.
 -                     and person not in self._in_flight  # or else they wait already
+= redis/test_recorder.py::test_the_first_question_of_a_process_waits_for_the_import_of_redis_py
+import-is-an-outage: A slow import of redis-py is no outage of Redis.
+- import_library(self.url.scheme)
 = redis/test_recorder.py::test_the_thread_rests_while_nothing_waits
 thread-never-rests: The thread of a site where nobody comes uses no processor.
 ~ self._woken.clear() ==> pass
@@ -1235,7 +1241,9 @@ flask-login-refuses-in-vain: A user whom Flask-Login refuses is a guest.
 flask-login-refuses-users-of-other-keys: Flask-Login refuses only its own users.
 ~ is_refused and item(self.session, "_user_id") ==> is_refused
 falcon-request-is-none: `presence_of` takes a request of Falcon.
-~ in (scope, environ, getattr(source, "env", None), source): ==> in (scope, environ, source):
+~ "environ", "env", "wsgi_environ") ==> "environ", "wsgi_environ")
+cherrypy-request-is-none: `presence_of` takes a request of CherryPy.
+~ "environ", "env", "wsgi_environ") ==> "environ", "env")
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 ~ vars(self._loaded).get("_login_user") ==> None
 session-id-is-a-user: The `id` of a session is no user.

@@ -18,10 +18,11 @@ import redis
 from flask import Flask
 
 from presence_middleware import Presence, asgi, embedded, wsgi
-from presence_middleware.connections.drivers import Driver
+from presence_middleware.connections.drivers import READ_SECONDS, Driver
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
+from presence_middleware.recorder.recorder import FLUSH_SECONDS
 from presence_middleware.stores import agree, keys, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
@@ -511,3 +512,41 @@ def test_a_guest_of_the_first_request_is_counted_under_a_strict_python(
     """Its id is hashed with a key that the process receives during the request."""
     done = run([sys.executable, "-bb", "-c", ASKS], env=environment(**variables))
     assert (done.stdout, done.stderr) == ("200 OK []\n1\n", "")
+
+
+# An import that is slow, as in a container with a part of a processor.
+
+
+SLOW_IMPORT = """
+import sys, threading, time
+from presence_middleware import Presence, recorder_for
+
+began = threading.Event()
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "redis.cluster":
+            began.set()
+            time.sleep(float(sys.argv[1]))
+
+sys.meta_path.insert(0, Slow())
+"""
+FLUSHES = """
+recorder = recorder_for()
+recorder.record(("user", "ann"), recorder.stamp())
+began.wait()
+print(recorder.flush())
+"""
+
+
+def test_the_first_question_of_a_process_waits_for_the_import_of_redis_py(
+    variables: dict[str, str],
+) -> None:
+    program, seconds = f"{SLOW_IMPORT}print(Presence().count())", f"{READ_SECONDS + 0.2}"
+    done = run_program(program, seconds, **variables)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_flush_waits_for_the_thread_that_imports_redis_py(variables: dict[str, str]) -> None:
+    done = run_program(SLOW_IMPORT + FLUSHES, f"{FLUSH_SECONDS / 2 + 0.2}", **variables)
+    assert (done.stdout, done.stderr) == ("True\n", "")
