@@ -84,10 +84,10 @@ def state_of(source: object) -> Mapping[str, Any]:
     """Return the environ or scope of a request, which need not have passed the middleware.
 
     `source` is one of both, or an object with `.environ` or `.scope`, or with the `.env` of Falcon
-    under WSGI. Raises `QueryError` for another.
+    under WSGI or the `.wsgi_environ` of CherryPy. Raises `QueryError` for another.
     """
-    scope, environ = getattr(source, "scope", None), getattr(source, "environ", None)
-    for state in (scope, environ, getattr(source, "env", None), source):
+    names = ("scope", "environ", "env", "wsgi_environ")
+    for state in (*(getattr(source, name, None) for name in names), source):
         if isinstance(state, Mapping):
             return state
     raise QueryError(

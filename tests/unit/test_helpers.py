@@ -88,10 +88,10 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
     configure_django()
     consumer = AsyncWebsocketConsumer()
     consumer.scope = scope
-    falcon = SimpleNamespace(env=environ)
+    falcon, cherrypy = SimpleNamespace(env=environ), SimpleNamespace(wsgi_environ=environ)
     return {
         "wsgi": [
-            *(environ, SimpleNamespace(environ=environ), falcon),
+            *(environ, SimpleNamespace(environ=environ), falcon, cherrypy),
             *(made(environ) for made in (flask.Request, PyramidRequest, WSGIRequest)),
         ],
         "asgi": [
