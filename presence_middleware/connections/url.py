@@ -139,7 +139,7 @@ def parse_url(value: object) -> RedisURL:
         return _parse(str(value).strip())
     except InvalidValue:
         raise
-    except (ValueError, OSError) as error:
+    except (ImportError, ValueError, OSError) as error:
         reason = f" ({error})" if str(error) else ""
         raise ValueError(f"{FORMS}{reason}") from None
 

@@ -17,6 +17,7 @@ from presence_middleware.connections.url import hide_credentials
 from presence_middleware.identity.addresses import Proxies
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.settings import variable
+from tests.support.commands import run_program
 
 SECRET = "s3cret-" * 5  # none of the project's: any text of 16 characters or more
 
@@ -487,6 +488,12 @@ def test_a_missing_server_or_library_is_reported_with_the_install_command(
         settings_of({"PRESENCE_REDIS_URL": "embedded://"})
     with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[memory\]'"):
         settings_of({"PRESENCE_REDIS_URL": "memory://"})
+
+
+def test_a_system_without_embedded_servers_is_told_of_the_other_urls() -> None:
+    program = "import sys; sys.modules['fcntl'] = None; import presence_middleware as p; "
+    refused = run_program(program + "p.Settings.from_env()", PRESENCE_REDIS_URL="embedded://")
+    assert "SettingsError: PRESENCE_REDIS_URL=embedded://: expected redis://" in refused.stderr
 
 
 def test_settings_are_shown_in_their_form_without_secrets() -> None:
