@@ -5,6 +5,7 @@ Commands print tables, charts and colours on a terminal, lines in pipes, or JSON
 
 import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,7 +154,8 @@ def site_reader(kind: str | None = None) -> tuple[Presence, str]:
 class Commands(click.Group):
     """The commands. An error of the package ends each: with 3 if Redis cannot answer, or with 2.
 
-    A full disk ends them with 1, as any file that cannot be written.
+    A full disk ends them with 1, as any file that cannot be written. A pipe that is closed, as
+    `head` does, ends them with 0: 1 is an answer.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -164,6 +166,9 @@ class Commands(click.Group):
             status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
             end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
             raise end from error
+        except BrokenPipeError:
+            # What waits for the closed pipe must not fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

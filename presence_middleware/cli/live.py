@@ -1,7 +1,6 @@
 """`presence events` and `presence watch`, which print what happens until Ctrl-C."""
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -55,22 +54,18 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
     reader.count(kind)  # fails at once if Redis does not answer
     ids = None if key is None else reader.run(_members(key))
     context.exit_on_signals()
-    try:
-        with reader.events(kind, among=ids, name=name) as stream:
-            while not stream.is_ended:
-                try:
-                    for event in stream:
-                        # `echo` flushes each line.
-                        if as_json:
-                            click.echo(context.to_json(event._asdict()))
-                        else:
-                            state = "online" if event.online else "offline"
-                            context.table((), [(event.at, event.kind, state, event.id)])
-                except EventsLost as error:
-                    click.echo(f"presence: {error}", err=True)
-    except BrokenPipeError:
-        # What waits for the closed pipe must not fail again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with reader.events(kind, among=ids, name=name) as stream:
+        while not stream.is_ended:
+            try:
+                for event in stream:
+                    # `echo` flushes each line.
+                    if as_json:
+                        click.echo(context.to_json(event._asdict()))
+                    else:
+                        state = "online" if event.online else "offline"
+                        context.table((), [(event.at, event.kind, state, event.id)])
+            except EventsLost as error:
+                click.echo(f"presence: {error}", err=True)
 
 
 def _members(key: str) -> Plan[list[str]]:

@@ -1137,6 +1137,8 @@ working-directory-always-counts: No file of the working directory is imported th
 ~ if provider or any(rule.function for rule in settings.identity): ==> if True:
 full-disk-is-a-traceback in cli/context.py: A full disk ends a command with a message.
 ~ if error.errno != errno.ENOSPC: ==> if True:
+closed-pipe-is-an-answer in cli/context.py: A pipe that is closed is no answer of a command.
+~ except BrokenPipeError: ==> except ChildProcessError:
 any-missing-module-is-the-extra: A command without a module of ours does not advise the extra.
 ~ if error.name not in {"click", "rich"}: ==> if False:
 closed-output-is-a-traceback in cli/__init__.py: A command runs with a closed standard output.

@@ -1,5 +1,6 @@
 """What the command `presence` reads: a site outside of its own process, and starts nothing."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,18 @@ def test_a_full_disk_is_reported_without_a_traceback() -> None:
         )
     assert ended.returncode == 1
     assert ended.stderr == "Error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [["config"], ["config", "--json"], ["explain"]])
+def test_a_closed_pipe_ends_a_command_quietly_and_is_no_answer(arguments: list[str]) -> None:
+    """The status 1 is one, such as that of `doctor`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [*COMMAND, *arguments], env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
