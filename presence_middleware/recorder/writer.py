@@ -203,7 +203,7 @@ def _timed(
             known = None
             # For a window, the server knows who was erased.
             if seen is None and departure.at - window < person.seen <= departure.at:
-                known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
+                known = low + int(person.seen * 1e6 + 0.5)
             departures.append((departure.act, id, departure.moment, known))
         if seen is None:
             continue

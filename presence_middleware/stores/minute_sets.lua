@@ -29,11 +29,11 @@ if #ids > 0 then
   end
 end
 
-finish(function(_, id, moment)
+finish(function(_, id, _, latest)
   local last_seen
   for n = FIRST_SET, #ids == 0 and #KEYS or 0 do -- in none for a sighting that was refused
     local minute = (first_minute + n - FIRST_SET) * 60
-    if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
+    if minute <= latest + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end
   return last_seen, last_seen
 end)

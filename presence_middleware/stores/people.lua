@@ -88,7 +88,8 @@ local function accept(room, known, goodbye_at)
 end
 
 -- Note the write, and apply the departures. The caller sets the lifetime of `writers`. `take_out` takes
--- an id offline. It returns its last-seen time unless it was seen since then, and whether it had any.
+-- an id offline that was not seen after the upper bound `latest`. It returns its last-seen time unless
+-- it was seen since then, and whether it had any.
 local function finish(take_out)
   if process ~= '' then
     reply[3] = redis.call('ZSCORE', writers, process)
@@ -98,16 +99,14 @@ local function finish(take_out)
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do table.insert(departed, {unpack(ARGV, i, i + 3)}) end
   if #departed == 0 then return end
   for _, departure in ipairs(departed) do
-    local act, id, moment, last_known, arrival = unpack(departure)
+    local act, id, latest, last_known, arrival = unpack(departure)
     -- A moment in the future would refuse whoever comes back.
-    if is_server_time == '1' and at_least(moment, clock) then
-      moment = later(clock, last_known ~= '' and last_known)
-    end
+    local moment = is_server_time == '1' and at_least(latest, clock) and clock or latest
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
     else
       if act ~= GOODBYE and at_least(now - window, moment) then redis.call('ZADD', left, now, '  ') end
-      local last_seen, is_known = take_out(act, id, moment)
+      local last_seen, is_known = take_out(act, id, moment, latest)
       if act == ERASED then
         moment = later(moment, redis.call('ZSCORE', left, id)) -- a logout may have been written before
         for _, key in ipairs({gone, left}) do redis.call('ZREM', key, id) end

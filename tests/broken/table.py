@@ -149,14 +149,12 @@ logout-by-a-clock-that-was-set-right-is-lost:
 + high + int(departure.at * 1e6 + 0.5)
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
-second-logout-names-an-earlier-time: The same by a clock that is uncertain.
-~ max(low + int(person.seen * 1e6 + 0.5), departure.least) ==> low + int(person.seen * 1e6 + 0.5)
 older-departure-wins: Whoever came back before a logout was written stays online.
-- if not at_least(moment, last_seen or 0) then last_seen = false end
+- if not at_least(latest, last_seen or 0) then last_seen = false end
 clock-ahead-of-the-server: A moment ahead of the server is lowered to its clock.
-~ if is_server_time == '1' and at_least(moment, clock) then ==> if false then
+~ is_server_time == '1' and at_least(latest, clock) ==> false
 second-logout-counts-before-the-return: Whoever leaves, returns and leaves again at once is offline.
-~ moment = later(clock, last_known ~= '' and last_known) ==> moment = clock
+~ if not at_least(latest, last_seen or 0) then ==> if not at_least(moment, last_seen or 0) then
 lost-data-is-not-noticed: What a server lost is written again.
 ~ return stored is None or stored < moment / 1e6 ==> return False
 silence-is-taken-for-loss: A process that was silent for a window has lost nothing.

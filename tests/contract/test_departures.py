@@ -317,6 +317,33 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
     recorder.close()
 
 
+@pytest.mark.parametrize("by_reader", [False, True])
+def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, *, by_reader: bool
+) -> None:
+    """The login is written with a moment after the logout before it, which the clock of the server
+    has not reached yet."""
+    recorder = Recorder(settings(valkey.url, prefix), background=False)
+    clock, now = recorder.backend.clock, recorder.stamp() - 0.1
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "stamp", cycle([now - 1, now + 0.5]).__next__)
+        recorder.backend.driver.run(clock.synchronise())
+    presence, ann = Presence(backend=recorder.backend), ("user", "ann")
+    recorder.record(ann, now, act=LEFT)
+    recorder.record(ann, now + 0.001)
+    assert recorder.flush()
+    assert presence.is_online("ann")
+    if by_reader:
+        presence.leave("ann")
+    else:
+        recorder.record(ann, now + 0.002)
+        recorder.record(ann, now + 0.003, act=LEFT)
+        assert recorder.flush()
+    assert not presence.is_online("ann")
+    assert clock.bounds[1] - clock.bounds[0] > SECOND
+    recorder.close()
+
+
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_a_departure_that_waited_for_longer_than_a_window_holds(
