@@ -89,9 +89,10 @@ class Person:
         self.room, self.is_moving = room, True
         return True
 
-    def see(self, at: float, room: Room | None, window: float) -> None:
+    def see(self, at: float, room: Room | None, window: float, grace: float) -> None:
         """Note a sighting later than all before. `room` is None if it was in no page of a room."""
-        if room is None and at - self.seen >= window:
+        goodbye = self.goodbye.at
+        if room is None and (at - self.seen >= window or self.seen <= goodbye <= at - grace):
             self.room = None  # it was offline meanwhile
         self.seen = at
 
@@ -256,13 +257,14 @@ class People(Memory):
     Each sighting is counted once: recorded = coalesced + flushed + pending + dropped.
     """
 
-    def __init__(self, limit: int, window: float) -> None:
+    def __init__(self, limit: int, window: float, grace: float) -> None:
         """Remember people for `window` seconds at least.
 
-        At most `limit` sightings wait, and at most twice as many people are remembered.
+        At most `limit` sightings wait, and at most twice as many people are remembered. Whoever
+        says goodbye stays online for `grace` seconds.
         """
         super().__init__(2 * limit, window)
-        self._most_pending = limit
+        self._most_pending, self._grace = limit, grace
         self.lock = threading.Lock()
         """Held by each method for a moment, never across I/O."""
         self._queue: deque[Person] = deque()
@@ -296,8 +298,8 @@ class People(Memory):
                 if person.seen > person.sent:
                     self.coalesced += 1
                     # Each maximum counts: a departure between two arrivals refuses only the older.
-                    if at > person.seen:  # noqa: PLR1730 - a call of `max` takes four times as long
-                        person.seen = at
+                    if at > person.seen:
+                        person.see(at, room, self._window, self._grace)
                     if arrival > person.arrival:  # noqa: PLR1730
                         person.arrival = arrival
                 elif at < person.seen and arrival <= person.arrival and not is_move:
@@ -311,7 +313,7 @@ class People(Memory):
                     self._seen_again += person in self._in_flight
                     self.pending += 1
                     if at > person.seen:
-                        person.see(at, room, self._window)
+                        person.see(at, room, self._window, self._grace)
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival

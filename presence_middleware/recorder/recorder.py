@@ -169,25 +169,21 @@ class Recorder:
         The parent process writes its own sightings. Locks and threads of the parent do not work
         in the child, so the child creates its own.
         """
-        self.people = People(self.settings.max_pending, self.settings.window)
+        settings = self.settings
+        self.people = People(settings.max_pending, settings.window, settings.grace_seconds)
         """What people did that waits to be written, and the people of the last window."""
         for sighting in sightings:
             self.people.note(*sighting)
         self.guests = Guests(
-            self.people,
-            self.settings.window,
-            self.settings.trusted_proxies,
-            self.hints.warn,
+            self.people, settings.window, settings.trusted_proxies, self.hints.warn
         )
-        self.open_visits = OpenVisits(
-            self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
-        )
+        self.open_visits = OpenVisits(self.stamp, settings.flush_interval, settings.refresh_seconds)
         self.usual_until = -math.inf
         """Until when a plain request needs no `admit`, by the recorder's clock."""
         self.health.begin()
         self.writer = Writer(self.backend, self.people, self.resolver, self.hints)
         # At last: from then on, other threads of this process take everything as it is.
-        self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
+        self.worker = Worker(self.run_once, settings.flush_interval, self.stamp)
 
     # Called by visits, on the path of requests.
 

@@ -57,7 +57,7 @@ class Visitors:
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
-        self._people = People(settings.max_pending, settings.window)
+        self._people = People(settings.max_pending, settings.window, settings.grace_seconds)
         self._guests = Guests(self._people, settings.window, settings.trusted_proxies)
         self._tally = tally
 

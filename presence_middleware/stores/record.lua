@@ -79,7 +79,7 @@ if #ids > 0 then
       local n = tonumber(position)
       local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
       if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id), moment)
-        and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
+        and not has_left(id, moment) and later(time, moment) + 0 > later(cut, offline_before) + 0 then
         redis.call('ZADD', moves, moment, id)
         redis.call('ZREM', rooms, id)
         if number ~= '0' then redis.call('ZADD', rooms, number, id) end

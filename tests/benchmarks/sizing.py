@@ -75,7 +75,7 @@ def measure(name: str, store: Store, people: int) -> None:
 
 def process_memory() -> None:
     """Print what a process remembers of a person: the difference that 100,000 make."""
-    people = People(200_000, WINDOW)
+    people = People(200_000, WINDOW, GRACE)
     with traced() as held:
         for number in range(100_000):
             at = float(number)

@@ -369,6 +369,15 @@ room-of-an-evicted-key: A reader of rooms survives a server that evicts their cu
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
 - self.room = None  # it was offline meanwhile
 + pass
+room-of-before-an-outage: Whoever was offline in an outage comes back into no room without a page.
+- # Each maximum counts: a departure between two arrivals refuses only the older.
+-                     if at > person.seen:
+-                         person.see(at, room, self._window, self._grace)
++ person.seen = max(at, person.seen)
+room-of-before-a-goodbye: Whoever was offline after a goodbye comes back into no room, either.
+~ or self.seen <= goodbye <= at - grace): ==> or False):
+page-of-before-the-window-is-a-room: Whoever was offline is in no room, whoever writes first.
+~ later(cut, offline_before) + 0 then ==> cut + 0 then
 count-looks-up-all-who-are-gone: A room is counted by whoever are fewer: here those who are online.
 ~ if online < gone then return ==> if false then return
 count-of-a-large-room-is-one-command: A command looks up a bounded number of ids.

@@ -90,7 +90,7 @@ class Door:
     ) -> None:
         self.clock, self.refused = Clock(), 0
         self.reported: list[str] = []
-        self.people = People(remembered, WINDOW)
+        self.people = People(remembered, WINDOW, WINDOW / 8)
         self.guests = Guests(self.people, WINDOW, proxies, self.reported.append)
 
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:

@@ -96,6 +96,42 @@ def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: S
     assert room(worker) == []
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("act", [None, Act.GOODBYE])
+def test_whoever_comes_back_without_a_page_is_in_no_room(
+    start: Start, act: Act | None, *, is_lost: bool
+) -> None:
+    """Neither what waits through an outage nor what is written again says otherwise."""
+    worker = start(**RULE, pulse_path="/pulse")
+    worker.did("ann", room="/t/1")
+    if is_lost:
+        worker.writes()
+    if act is not None:
+        worker.clock.now += 10
+        worker.did("ann", act=act)
+    if is_lost:
+        worker.writes()
+    worker.clock.now += WINDOW if act is None else worker.settings.grace_seconds
+    worker.saw("ann")
+    assert (worker.online(), room(worker)) == (["ann"], [])
+    if is_lost:
+        worker.run(send("DEL", worker.store.keys(worker.clock.now)[0]))
+        worker.saw("dan")  # finds the loss
+        worker.writes()
+        assert (worker.online(), room(worker)) == (["ann", "dan"], [])
+
+
+def test_a_page_that_is_written_after_its_window_is_no_room(start: Start) -> None:
+    one = start(**RULE)
+    other = start(**RULE, clock=one.clock)
+    one.saw("bob")  # so that it is known up to when rooms were left
+    one.did("ann", room="/t/1")
+    one.clock.now += WINDOW
+    other.saw("ann")
+    one.writes()
+    assert (one.online(), room(one)) == (["ann"], [])
+
+
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     worker, people = start(**RULE), [f"user{number}" for number in range(400)]

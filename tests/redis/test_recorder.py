@@ -87,7 +87,7 @@ TAKE, RESTORE = "they are being written", "they could not be written"
 def test_sightings_that_wait_are_merged_bounded_and_counted(
     limit: int, steps: list[Any], waiting: dict[str, tuple[float, float]]
 ) -> None:
-    people = People(limit, window=600)
+    people = People(limit, window=600, grace=75)
     for step in steps:
         if step is TAKE:
             people.take(100)
@@ -107,7 +107,7 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
 def test_threads_that_record_while_others_write_lose_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    people, writing, doubles = People(1000, 600), threading.Lock(), list[int]()
+    people, writing, doubles = People(1000, 600, 75), threading.Lock(), list[int]()
 
     def work(_: int) -> None:
         for number in range(3000):

@@ -9,7 +9,7 @@ from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Store
 from tests.support.memory import traced
 
-WINDOW = 600.0
+WINDOW, GRACE = 600.0, 75.0
 LIMIT = 50
 ROOM = 4 * LIMIT
 
@@ -19,7 +19,7 @@ def guests(first: int, number: int) -> list[tuple[str, str]]:
 
 
 def people(*guests: tuple[str, str]) -> People:
-    made = People(LIMIT, WINDOW)
+    made = People(LIMIT, WINDOW, GRACE)
     made.turn(0.0)
     for guest in guests:
         made.note(guest, 1.0, 1.0)
