@@ -8,6 +8,7 @@ lower bound and a departure the upper, so a logout always comes after its own re
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..stores.plan import Batch, Plan, decoded, to_microseconds
@@ -17,6 +18,8 @@ from .health import RedisHealth
 MAX_UNCERTAINTY = 0.02
 # How long one answer is used, in seconds: after a failover, another server has another clock.
 TRUSTED = 10.0
+# That of Linux, or that of macOS: it also counts while the machine sleeps.
+SLEEPLESS_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 Facts = dict[str, Any]
 """A section of INFO: values by name."""
@@ -32,6 +35,8 @@ class ServerClock:
         replaces the time of the server.
         """
         self.stamp: Callable[[], float] = clock or time.monotonic
+        if clock is None and SLEEPLESS_CLOCK is not None:
+            self.stamp = partial(time.clock_gettime, SLEEPLESS_CLOCK)
         """Returns the current stamp, in seconds of the process's clock."""
         self.is_server_time = clock is None
         """True if stamps are converted to the server's time, rather than returned unchanged."""
@@ -53,7 +58,7 @@ class ServerClock:
     def synchronise(self, trusted_seconds: float = TRUSTED) -> Plan[None]:
         """Ask the server for its time, unless the last answer is younger than `trusted_seconds`.
 
-        A monotonic clock may stop while a machine sleeps, so an answer does not stay right.
+        The clock of stamps may stop while a machine sleeps, so an answer does not stay right.
         """
         if self.is_trusted(trusted_seconds):
             return

@@ -1059,6 +1059,9 @@ stuck-write-fills-the-log: A write that is stuck is logged once.
 = servers/test_processes.py::test_who_was_online_before_the_machine_slept_is_not_online_after_it
 sleep-brings-them-back: Who was online before a machine slept is not online after it.
 ~ driver.run(self._clock.synchronise()) ==> pass
+= servers/test_processes.py::test_a_request_just_after_the_machine_slept_has_its_own_time
+sleep-does-not-count: A request just after the machine slept has its own time.
+~ if clock is None and SLEEPLESS_CLOCK is not None: ==> if False:
 
 = unit/test_addresses.py
 all-addresses-of-a-header-are-read: A client causes a bounded number of addresses to be read.
