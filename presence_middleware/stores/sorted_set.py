@@ -82,8 +82,8 @@ class SortedSet(ScriptedStore):
         super().__post_init__()
         self.needs_sweep = self.grace is not None or self.has_rooms or self.lag is not None
         self.lowered_by = 0.0 if self.grace is None else self.window - self.grace
-        # A goodbye hides for a window when its id was last seen.
-        self.min_period = self.window + self.lowered_by
+        # A goodbye hides when its id was last seen, for a window and until a sweep.
+        self.min_period = 2 * self.window if self.needs_sweep else self.window
         self.gone_after += self.lag or 0.0
         self.keep_longer(0.0)
         key = self.key

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from presence_middleware import Presence, Settings, wsgi
+from presence_middleware import Presence, Settings, UnsupportedQuery, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
@@ -476,6 +476,8 @@ def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> N
     for _ in range(19):
         worker.passes(WINDOW / 10, step=20.0)
         assert worker.presence.active(2 * WINDOW) == 1
+    with pytest.raises(UnsupportedQuery, match="two windows or more"):
+        worker.presence.active(2 * WINDOW - 1)
 
 
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
