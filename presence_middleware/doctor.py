@@ -152,13 +152,17 @@ def _has_memory(memory: Facts) -> bool:
 
 
 def _commands(settings: Settings) -> Plan[Finding]:
-    """Check that the server runs scripts and transactions; with events, that it has streams."""
+    """Check that the server runs transactions and scripts; with events, that it has streams.
+
+    HyperLogLogs need no scripts, but the chart of the board does.
+    """
     key = f"{settings.prefix}:doctor"  # it is not there, so nothing is written
     streams = (("XLEN", key),) if settings.events else ()
     lease = ("SET", key, "", "XX", "EX", 1), ("GETEX", key, "EX", 1)
     script = script_of("return 0")
-    scripts = ("EVAL", script.text, 1, key), ("EVALSHA", script.digest, 1, key)
-    yield Batch(scripts)
+    stores = {settings.store_of(kind) for kind in settings.kinds}
+    if settings.board_path or stores != {"hyperloglog"}:
+        yield Batch((("EVAL", script.text, 1, key), ("EVALSHA", script.digest, 1, key)))
     yield Batch((*lease, *streams), atomic=True)
     return Finding(True, "commands: those that recording needs")
 
