@@ -18,8 +18,8 @@ from .health import RedisHealth
 MAX_UNCERTAINTY = 0.02
 # How long one answer is used, in seconds: after a failover, another server has another clock.
 TRUSTED = 10.0
-# That of Linux, or that of macOS: it also counts while the machine sleeps.
-SLEEPLESS_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+# That of Linux, or that of macOS: it also counts while the machine sleeps. Windows has none.
+SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 Facts = dict[str, Any]
 """A section of INFO: values by name."""
@@ -34,9 +34,8 @@ class ServerClock:
         `health` shows when another server may answer. `clock` returns seconds since the epoch and
         replaces the time of the server.
         """
-        self.stamp: Callable[[], float] = clock or time.monotonic
-        if clock is None and SLEEPLESS_CLOCK is not None:
-            self.stamp = partial(time.clock_gettime, SLEEPLESS_CLOCK)
+        own = time.monotonic if SLEEPLESS is None else partial(time.clock_gettime, SLEEPLESS)
+        self.stamp: Callable[[], float] = clock or own
         """Returns the current stamp, in seconds of the process's clock."""
         self.is_server_time = clock is None
         """True if stamps are converted to the server's time, rather than returned unchanged."""
