@@ -63,7 +63,7 @@ class Shards:
 
         An id that said goodbye is sorted as if it had been seen earlier.
         """
-        if before is not None:
+        if before is not None and self.all[0].needs_sweep:
             shard = self.shard_for(before.id)
             for id, goodbye in (yield from shard.goodbyes([before.id])).items():
                 found = yield from shard.online_among([id], now, window)

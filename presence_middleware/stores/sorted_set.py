@@ -167,8 +167,8 @@ class SortedSet(ScriptedStore):
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
-        return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
+        times = zip(ids, (yield from self._scores(self.key.bye, ids)), strict=True)
+        return {id: time for id, time in times if time is not None}
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""
