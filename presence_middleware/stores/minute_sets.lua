@@ -10,7 +10,8 @@
 -- ARGV and the reply are those of people.lua. The last argument of sightings limits all their sets.
 
 local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
-local FIRST_SET, first_minute = 4, string.match(KEYS[4], '%d+$')
+local FIRST_SET = 4
+local first_minute = string.match(KEYS[FIRST_SET], '%d+$')
 
 include 'people'
 
