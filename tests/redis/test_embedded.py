@@ -75,6 +75,12 @@ def processes(directory: Path) -> dict[str, int]:
     return dict(named)
 
 
+def started(directory: Path) -> dict[str, int]:
+    """Return the ids of all three, by kind. The guard may start after the server has answered."""
+    wait_until(lambda: set(processes(directory)) == ALL)
+    return processes(directory)
+
+
 def kinds(directory: Path) -> list[tuple[str, int]]:
     """Return the kind and the id of each process of the package there, and of its server."""
     found = parents(directory)
@@ -86,7 +92,7 @@ def kinds(directory: Path) -> list[tuple[str, int]]:
 
 
 def kill(directory: Path, *kinds: str, how: int = signal.SIGKILL) -> None:
-    ids = processes(directory)
+    ids = started(directory)
     for kind in kinds:
         with contextlib.suppress(ProcessLookupError):
             os.kill(ids[kind], how)
@@ -231,7 +237,7 @@ say(*paths); say(watch.seconds); wait(); embedded.release(directory); say("relea
             user.go()
         assert {user.line() for user in users} == {str(directory / "server.sock")}
         assert max(float(user.line()) for user in users) < 2
-        assert set(processes(directory)) == ALL
+        started(directory)
         for user in users:
             assert use_of(directory) == "shared"
             user.go()
@@ -314,7 +320,7 @@ def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: P
         user.line()
         embedded.serve(directory, start=False)
     assert use_of(directory) == "shared"
-    assert set(processes(directory)) == ALL
+    started(directory)
     stop_and_wait(directory)
     with pytest.raises(PresenceUnavailable, match=nothing):
         embedded.serve(directory, start=False)
@@ -383,12 +389,12 @@ def test_ctrl_c_does_not_reach_it_and_the_terminal_is_not_held_open(directory: P
     with User(directory, SERVE_AND_WAIT) as user:
         user.line()
         embedded.serve(directory)
-        before = processes(directory)
+        before = started(directory)
         os.killpg(user.process.pid, signal.SIGINT)
         user.process.communicate(timeout=10)  # reads its output until nobody has it open
     assert user.process.pid not in map(os.getsid, before.values())
     embedded.serve(directory)
-    assert processes(directory) == before
+    assert started(directory) == before
 
 
 # Fork and exec
@@ -427,12 +433,12 @@ def test_a_server_is_kept_or_left(directory: Path, how: str) -> None:
     script = f"reader, writer = os.pipe(); {SERVE_AND_WAIT}\n{script}\nsay('done'); wait()"
     with User(directory, script) as user:
         user.line()
-        before = processes(directory)
+        before = started(directory)
         user.go()
         assert user.line() == "done"
         if how in KEPT:
             assert use_of(directory) == "shared"
-            assert processes(directory) == before
+            assert started(directory) == before
         else:
             wait_until_gone(directory)
 
@@ -458,7 +464,7 @@ def test_a_supervisor_that_ends_is_replaced_together_with_its_server(
 
     with connect(directory) as client:
         client.set("a", "kept")
-        before = processes(directory)
+        before = started(directory)
         kill(directory, *victims, how=how)
         wait_until(lambda: set(processes(directory)) == left)
     # A process that ends may hold its locks for a moment after it has left `processes`, so the
@@ -469,14 +475,14 @@ def test_a_supervisor_that_ends_is_replaced_together_with_its_server(
 
 def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) -> None:
     embedded.serve(directory)
-    before = processes(directory)
+    before = started(directory)
     shutil.rmtree(directory)
     with pytest.raises(PresenceUnavailable):
         embedded.serve(directory, start=False)
     embedded.serve(directory)
     for process in before.values():
         wait_until(lambda: not Path(f"/proc/{process}/exe").exists())  # noqa: B023
-    assert set(processes(directory)) == ALL
+    started(directory)
 
 
 # Places and permissions
@@ -486,7 +492,7 @@ def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path
     script = f"os.umask(0); {SERVE_AND_WAIT}"
     with User(directory, script, PRESENCE_SECRET="hush") as user:
         user.line()
-        for process in processes(directory).values():
+        for process in started(directory).values():
             assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
         with connect(directory) as client:
             client.save()
