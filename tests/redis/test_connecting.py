@@ -141,10 +141,10 @@ QUESTIONS: dict[str, Callable[[Settings], dict[str, int]]] = {
     ],
 )
 def test_options_in_the_url_are_enough_for_tls(
-    request: pytest.FixtureRequest, prefix: str, place: str, scheme: str
+    request: pytest.FixtureRequest, prefix: str, place: str, scheme: str, patience: str
 ) -> None:
     server: TlsServer = request.getfixturevalue(place)
-    site = settings(server.tls_url(scheme), prefix)
+    site = settings(server.tls_url(scheme) + patience.replace("?", "&"), prefix)
     assert records(site)
     for ask in QUESTIONS.values():
         assert ask(site) == {"user": 1, "guest": 1, "bot": 0}
