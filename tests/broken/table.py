@@ -67,6 +67,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
 = contract/test_caps.py
+first-networks-share-a-counter: In a flood of networks, the first keep the counter of their quota.
+~ network in self._current or len(self._current) < COUNTED ==> len(self._current) < COUNTED
 limit-of-each-half-hour: A kind in minute sets of a long window has no more members than its cap.
 ~ names, (share,)) ==> names, (self.max_members,))
 known-of-full-minute-sets-are-refused: Who is online in full minute sets is refreshed.
@@ -131,6 +133,10 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 ~ commands.append(("EXPIRE", key, self.ttl)) ==> pass
 
 = contract/test_departures.py
+handler-takes-offline-later: Whoever a handler takes offline is offline before it answers.
+-             self.write_for_reader()
+handler-forgets-nobody: A handler that forgets somebody erases the last-seen time.
+~ self.recorder.depart(id, kind, Act.ERASED) ==> self.recorder.depart(id, kind, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
 ~ if settings.is_swept(kind) ==> if kind in settings.events or kind in settings.kinds_with_rooms
 departure-by-a-reader-is-forgotten: Whoever a reader took offline stays so after a loss of data.
@@ -226,6 +232,8 @@ hidden-kind-is-shown: The board shows the number of invisible people only with t
 ~ if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds: ==> if path in NEED_TOKEN:
 
 = contract/test_logins.py
+wrong-password-counts-on-a-busy-site: Nobody counts by a wrong password, however many came before.
+~ self.worker.is_started and not self.resolver.checks_status ==> self.worker.is_started
 logout-of-a-busy-site-is-a-page: A layer logs out whoever has seen many pages.
 - if is_uncounted else Purpose.LOGOUT
 -         self.is_usual = False
@@ -597,6 +605,10 @@ erased-user-is-announced: Whoever is erased before they were written is never an
 ~ if act is ERASED and person.sent < person.seen <= person.left.at: ==> if False:
 
 = redis/test_open_connections.py
+crawler-counts-before-its-login: Whoever logs in late on a connection of a program is no crawler.
+~ crawler.awaits_login = any(set_by_app) ==> crawler.awaits_login = False
+prefetch-is-kept: Whatever is no visit is not kept, also if its body is never closed.
+~ if purpose in UNCOUNTED: ==> if False:
 pulses-of-guests-are-a-mistake: The hint about pulses allows for pages that only guests read.
 ~ pulses: if users read pages with the script, the " ==> pulses: the "
 guest-is-waited-for-too-long: A guest on an open connection counts after five seconds.
@@ -619,6 +631,10 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         for number, visit in enumerate(list(self), 1):
 
 = redis/test_outages.py
+outage-of-a-shard-ends-early: The outage of a shard lasts until all of it is written.
+~ return has_left ==> return False
+each-shard-is-a-failure: A server that refuses all of its shards has failed once.
+~ if target not in attempt.avoid: ==> if True:
 failed-write-is-lost: What could not be written is written later.
 ~ has_left = people.restore() ==> has_left = False
 failed-node-is-asked-again: A node that is away costs one timeout in a write.
@@ -1179,6 +1195,8 @@ visitors-share-an-address: Each simulated visitor has an address of its own.
 ~ {number % HOSTS + 1}" ==> {number % 100 + 1}"
 
 = unit/test_django.py
+deleted-user-counts: A user who was deleted is no user.
+~ user.is_authenticated and user.pk is not None ==> user.is_authenticated
 copied-variables-are-reported: A site that copies its environment into its settings is not warned.
 ~ ignored = [name for name in given if not os.environ.get(name)] ==> ignored = given
 settings-of-django-are-silent: A setting in the settings of Django is reported.
@@ -1278,6 +1296,10 @@ flask-writes-to-a-visit-that-is-over: What Flask runs before a request may run a
 ~ if visit is None or visit.is_over: ==> if visit is None:
 
 = unit/test_identity.py
+second-kind-of-users-is-shown: The function of a site hides users of every kind.
+~ (who[0] in self.user_kinds or who[0] == self.default_kind) and ==> who[0] == self.default_kind and
+user-without-an-identity: A user of Starlette needs no identity, but a name.
+~ except NotImplementedError: ==> except LookupError:
 blank-is-somebody: A header or cookie of blanks alone is nobody, also where ids are hashed.
 ~ "" if value.isspace() else hasher(place + value) ==> hasher(place + value)
 named-kind-hides-the-users: A kind that is only named leaves the others users.
@@ -1296,6 +1318,12 @@ text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once mo
 ~ return variable(user) if isinstance(user, str) ==> return text(user) if isinstance(user, str)
 
 = unit/test_identity_memory.py
+third-header-is-forgotten-over-wsgi: Each header that rules read distinguishes users, over WSGI.
+~ hash((place, *map(environ.get, others))) if others else place ==> place
+third-header-is-forgotten-over-asgi: Each header that rules read distinguishes users, over ASGI.
+~ hash((place, *map(values.get, others))) if others else place ==> place
+first-signed-cookie-counts: Of several signed cookies with a name, the last counts.
+~ cookie(name, last=True), verify, key, secrets, what= ==> cookie(name), verify, key, secrets, what=
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.
 ~ return id if until > now - request.age else _EXPIRED ==> return id if until > now else _EXPIRED
 places-of-the-search-after-a-refusal: The earliest rule of the setting decides who logs out.
@@ -1334,6 +1362,8 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 ~ self.peer, self.forwarded, environ.get(first), environ.get(second) ==> self.peer, self.forwarded
 
 = unit/test_memory_of_people.py
+refused-sighting-is-sent-again: A sighting that was refused stays so after a loss of data.
+~ if self.seen == self.sent == seen: ==> if False:
 departures-without-bound: While Redis is down, a bounded number of departures wait.
 ~ len(self._queue) < self._limit and person.departures_due() ==> person.departures_due()
 erasure-before-a-logout-is-lost: Whoever asked to be erased is, also if a logout is reported first.
@@ -1367,6 +1397,8 @@ waiting-loses-its-room: Whoever waits when data is lost enters their room again.
 +         self.is_moving = self.room is not None
 
 = unit/test_notices.py
+remedy-for-no-framework: The remedy for a login of no known framework is said as well.
+~ for each in used or unread] ==> for each in used]
 guests-are-a-mistake: The hint about missing users allows for guests who have not logged in.
 ~ if some had logged in, PRESENCE_IDENTITY misses them ==> PRESENCE_IDENTITY misses logins
 hint-not-where-a-handler-asks: Whoever was counted as a handler asked is among those of a hint.
@@ -1396,6 +1428,8 @@ one-full-kind-is-reported: Each kind that is full is reported.
 ~ kind, self._settings.max_members ==> kind, self._settings.max_members, topic="full"
 
 = unit/test_paste.py
+first-filter-is-blamed: An error names the section of a Paste file with the wrong setting.
+~ for each in filters if each.settings == local_conf) ==> for each in filters)
 paste-reads-another-section: A filter is found by the name that is given.
 ~ name in ("", each.name)] ==> True]
 
@@ -1424,6 +1458,8 @@ wrong-clock-in-a-log: A line far ahead of its log is set aside.
 ~ if line.at > newest + AHEAD: ==> if newest == -math.inf:
 
 = unit/test_rooms.py
+mount-point-ends-within-a-segment: A mount point is whole segments of a path.
+~ if f"{path}/".startswith(f"{root}/") else path ==> if path.startswith(root) else path
 paths-without-bound: A process remembers the rooms of a bounded number of paths.
 ~ lru_cache(REMEMBERED_PATHS) ==> lru_cache(None)
 long-paths-are-remembered: A process remembers the rooms of short paths only.
