@@ -266,10 +266,12 @@ def test_a_server_that_is_away_is_asked_once_however_many_wait(
     failing = Mock(side_effect=redis.ConnectionError)
     worker.did(*(f"u{number}" for number in range(5000)))  # more than a round trip has
     worker.did("eve", kind="guest")
+    flushes = worker.recorder.stats().flushes
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "execute", failing)
         assert not worker.recorder.flush()
     assert failing.call_count == 1
+    assert worker.recorder.stats().flushes == flushes + 1, "an attempt that failed is one, too"
 
 
 def test_shards_of_a_server_that_refuses_all_of_them_are_one_failure(

@@ -482,6 +482,16 @@ def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open
 # Tests of a site, and its clients.
 
 
+@served({"sync": SYNC, "async": ASYNC})
+def test_no_layer_is_adapted_to_ours(
+    kind: Kind, open_site: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Django would run a layer or view that is, or ours, in a thread."""
+    with override_settings(DEBUG=True), caplog.at_level(logging.DEBUG, "django.request"):
+        open_site(kind)
+    assert LINE not in caplog.text
+
+
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_tests_of_a_site_record_only_what_they_ask_for(
     open_site: Open,

@@ -4,6 +4,7 @@ import base64
 import time
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import jwt
 import pytest
@@ -17,7 +18,7 @@ from presence_middleware.identity.bots import LOOKUPS
 from presence_middleware.identity.resolver import IdentityResolver
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
-from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at
+from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at, flask_cookie
 from tests.support.asking import Request as Asked
 from tests.support.beside import on_call
 from tests.support.memory import traced
@@ -109,6 +110,12 @@ def test_of_several_cookies_of_its_name_each_source_reads_that_of_its_framework(
     first, last = (SCHEMES[name].make(KEY, {"who": who}) for who in ("ann", "bob"))
     cookies = f"session=x; mine={first}; mine={last}; token=x; auth_tkt=x; shop=x"
     assert found.resolve(request(cookie=cookies))[0] == ("user", user)
+
+
+def test_flask_may_have_stored_a_uuid() -> None:
+    id = UUID(int=7)
+    session = request(cookie=f"session={flask_cookie(KEY, {'who': id})}")
+    assert make("user=flask-session:who").resolve(session)[0] == ("user", str(id))
 
 
 def test_each_of_many_headers_distinguishes_users() -> None:
