@@ -21,7 +21,7 @@ from presence_middleware import (
 )
 from presence_middleware.backend import Backend
 from presence_middleware.connections.loops import in_thread as to_thread
-from presence_middleware.events import Events, cursor_of
+from presence_middleware.events import RELEASE_SECONDS, Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
 from presence_middleware.stores import Batch, Command, Plan, keys
@@ -30,6 +30,7 @@ from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.beside import in_thread, on_call
+from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import settings
 
 GIVEN: dict[str, Any] = {"events": "user, guest"}
@@ -106,7 +107,9 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     site.come("ann", "bob", "cid")
     seen = ids(first, 2)
     assert site.holder() == holder
-    first.close()
+    with Stopwatch() as watch:
+        first.close()
+    assert watch.seconds < RELEASE_SECONDS / 2
     seen += ids(second, 2)
     # The one that was handled is handled once; the one in hand is handled again.
     assert seen[0] not in seen[1:]
