@@ -188,8 +188,7 @@ class Board:
 
     def _peak(self, kind: str) -> Plan[Response]:
         peak = yield from self._ask.peak(kind)
-        # A highest count of 0 is no peak.
-        found = {"at": peak.at, "count": peak.count} if peak and peak.count else None
+        found = {"at": peak.at, "count": peak.count} if peak else None
         return facts({"kind": kind, "peak": found}, REVALIDATED)
 
     def _active(self, kind: str) -> Plan[Response]:
