@@ -370,6 +370,8 @@ reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the 
 ~ if read is None or read.end == after != until: ==> if read is None:
 
 = contract/test_rooms.py
+room-of-a-window-ago: A count of a room ends with the window.
+~ return in_room('(' .. offline_before, '+inf') ==> return in_room(offline_before, '+inf')
 counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 ~ if room is not None:  # without rooms, ==> if True:  # without rooms,
 room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.

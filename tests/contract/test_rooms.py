@@ -132,6 +132,14 @@ def test_a_page_that_is_written_after_its_window_is_no_room(start: Start) -> Non
     assert (one.online(), room(one)) == (["ann"], [])
 
 
+def test_a_count_of_a_room_ends_with_the_window(start: Start) -> None:
+    worker = start(**RULE)
+    worker.saw("ann", room="/t/1")
+    for more, online in ((WINDOW - 0.001, 1), (0.001, 0)):
+        worker.clock.now += more
+        assert worker.presence.count(room="/t/1") == online
+
+
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     worker, people = start(**RULE), [f"user{number}" for number in range(400)]
