@@ -94,6 +94,8 @@ def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: S
     assert room(worker) == ["bob"]
     worker.run(send("DEL", worker.store.all[0].key.progress))  # as a server that evicts keys
     assert room(worker) == []
+    worker.saw("dan")
+    assert room(worker) == []
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
