@@ -2,6 +2,7 @@
 
 import uuid
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -340,24 +341,20 @@ class Machine(stateful.RuleBasedStateMachine):
 
 MATRIX = [("redis_server", "sync"), ("redis62", "async"), ("cluster/6", "sync")]
 PLACES: list[Any] = [
-    *[("sorted-set", "valkey", "sync", features, 20) for features in FEATURES],
-    *[("sorted-set", "valkey/3", "async", features, 5) for features in ("pulse", "everything")],
-    *[("sorted-set", "memory", "async", "everything", 4)],
-    *[("sorted-set", "cluster", "sync", "everything", 4)],
-    *[
-        ("minute-sets", "valkey", "async", "plain", 15),
-        ("minute-sets", "memory", "sync", "plain", 5),
-    ],
-    *[("minute-sets", "cluster/3", "sync", "plain", 5)],
-    *[
-        ("hyperloglog", "valkey", "sync", "plain", 5),
-        ("hyperloglog", "memory", "async", "plain", 3),
-    ],
-    *[
+    *(("sorted-set", "valkey", "sync", features, 20) for features in FEATURES),
+    *(("sorted-set", "valkey/3", "async", features, 5) for features in ("pulse", "everything")),
+    ("sorted-set", "memory", "async", "everything", 4),
+    ("sorted-set", "cluster", "sync", "everything", 4),
+    ("minute-sets", "valkey", "async", "plain", 15),
+    ("minute-sets", "memory", "sync", "plain", 5),
+    ("minute-sets", "cluster/3", "sync", "plain", 5),
+    ("hyperloglog", "valkey", "sync", "plain", 5),
+    ("hyperloglog", "memory", "async", "plain", 3),
+    *(
         pytest.param(store, place, mode, features, 10, marks=pytest.mark.matrix)
         for place, mode in MATRIX
         for store, features in (("sorted-set", "everything"), ("minute-sets", "plain"))
-    ],
+    ),
 ]
 
 
@@ -392,104 +389,88 @@ def wrote(process: str, later: int, *seen: Any, left: Any = (), is_read: bool = 
     return process, (later, is_read), [(*each, None, 0)[:5] for each in seen], [*left]
 
 
+def departs(act: Act, process: str, later: int, ago: int = 0, seen: int | None = None) -> Any:
+    """Return a write of a process: a departure of ann, whom it has `seen` so long before."""
+    return wrote(process, later, left=[(act, "ann", ago, seen)])
+
+
+leaves, erases = partial(departs, Act.LEFT), partial(departs, Act.ERASED)
 COMES, ENTERS = wrote("A", 1, ("ann", 0, 0)), wrote("A", 1, ("ann", 0, 0, 1, 0))
-RARE: dict[str, tuple[str, list[Any]]] = {
-    "an older sighting comes late": ("plain", [COMES, wrote("B", 1, ("ann", 100, 0))]),
-    "a process has seen an id after its logout": (
-        "plain",
-        [wrote("A", 1, left=[(Act.LEFT, "ann", 1, -1)])],
-    ),
-    "a logout comes after the erasure": (
-        "plain",
-        [
+BOTH = wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)])
+RARE: dict[str, dict[str, list[Any]]] = {  # by features
+    "plain": {
+        "an older sighting comes late": [COMES, wrote("B", 1, ("ann", 100, 0))],
+        "a process has seen an id after its logout": [leaves("A", 1, ago=1, seen=-1)],
+        "a logout comes after the erasure": [COMES, erases("A", 1), leaves("B", 1, seen=50)],
+        "an erasure comes late, after the logout that followed it": [
             COMES,
-            wrote("A", 1, left=[(Act.ERASED, "ann", 0, None)]),
-            wrote("B", 1, left=[(Act.LEFT, "ann", 0, 50)]),
-        ],
-    ),
-    "an erasure comes late, after the logout that followed it": (
-        "plain",
-        [
-            COMES,
-            wrote("B", 10, left=[(Act.LEFT, "ann", 0, None)]),
-            wrote("A", 1, left=[(Act.ERASED, "ann", 5, None)]),
+            leaves("B", 10),
+            erases("A", 1, ago=5),
             wrote("A", 1, ("ann", 4, 0)),
         ],
-    ),
-    "an id is refused beside a new one": (
-        "plain",
-        [
+        "an id is refused beside a new one": [
             COMES,
-            wrote("A", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            leaves("A", 1),
             wrote("B", 1, ("bob", 0, 0), ("ann", 0, 100)),
         ],
-    ),
-    "a logout elsewhere comes before the only sighting": (
-        "plain",
-        [
-            wrote("B", 1, left=[(Act.LEFT, "ann", 0, None)]),
+        "a logout elsewhere comes before the only sighting": [
+            leaves("B", 1),
             wrote("A", 1, ("bob", 0, 0), ("ann", 10, 0)),
         ],
-    ),
-    "an erasure and a logout elsewhere come before the only sighting": (
-        "plain",
-        [
-            wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)]),
+        "an erasure and a logout elsewhere come before the only sighting": [
+            BOTH,
             wrote("A", 1, ("bob", 0, 0), ("ann", 7, 0)),
         ],
-    ),
-    "an erasure and a logout elsewhere come after a connection that was seen between them": (
-        "plain",
-        [
-            wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)]),
+        "an erasure and a logout elsewhere come after a connection that was seen between them": [
+            BOTH,
             wrote("A", 1, ("bob", 0, 0), ("ann", 3, 5)),
         ],
-    ),
-    "a window has just passed": ("plain", [COMES, wrote("A", WINDOW, ("bob", 0, 0))]),
-    "a return in the instant of a goodbye": (
-        "pulse",
-        [
+        "a window has just passed": [COMES, wrote("A", WINDOW, ("bob", 0, 0))],
+    },
+    "pulse": {
+        "a return in the instant of a goodbye": [
             wrote("A", 1, ("bob", 1, 0), ("ann", 0, 0)),
-            wrote("A", 0, left=[(Act.GOODBYE, "ann", 0, None)]),
+            departs(Act.GOODBYE, "A", 0),
             wrote("A", 0, ("ann", 0, -1)),
         ],
-    ),
-    "an older sighting comes after the goodbye": (
-        "pulse",
-        [
+        "an older sighting comes after the goodbye": [
             COMES,
-            wrote("A", 10, left=[(Act.GOODBYE, "ann", 0, None)]),
+            departs(Act.GOODBYE, "A", 10),
             wrote("B", 1, ("ann", 5, 0)),
         ],
-    ),
-    **{
-        f"a {late} after a reader saw the room empty": (
-            "rooms",
-            [ENTERS, wrote("A", 606, ("ann", ago, 0), is_read=True)],
-        )
-        for late, ago in (("return without a page", 0), ("late write", 100))
     },
-    "a logout comes after a request that followed it": (
-        "rooms",
-        [ENTERS, wrote("A", 10, ("ann", 0, 0)), wrote("B", 1, left=[(Act.LEFT, "ann", 2, None)])],
-    ),
-    "an id that is in a room is erased": (
-        "rooms",
-        [ENTERS, wrote("A", 1, left=[(Act.ERASED, "ann", 0, None)])],
-    ),
-    "a page was entered before the logout": (
-        "rooms",
-        [
+    "rooms": {
+        **{
+            f"a {late} after a reader saw the room empty": [
+                ENTERS,
+                wrote("A", 606, ("ann", ago, 0), is_read=True),
+            ]
+            for late, ago in (("return without a page", 0), ("late write", 100))
+        },
+        "a logout comes after a request that followed it": [
+            ENTERS,
+            wrote("A", 10, ("ann", 0, 0)),
+            leaves("B", 1, ago=2),
+        ],
+        "an id that is in a room is erased": [ENTERS, erases("A", 1)],
+        "a page was entered before the logout": [
             COMES,
-            wrote("A", 1, left=[(Act.LEFT, "ann", 0, None)]),
+            leaves("A", 1),
             wrote("B", 10, ("ann", 0, 0, 1, 100)),
         ],
-    ),
+    },
 }
 
 
 @pytest.mark.parametrize("backend", ["valkey"], indirect=True)
-@pytest.mark.parametrize(("features", "writes"), RARE.values(), ids=RARE)
+@pytest.mark.parametrize(
+    ("features", "writes"),
+    [
+        pytest.param(features, writes, id=name)
+        for features, rows in RARE.items()
+        for name, writes in rows.items()
+    ],
+)
 def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
     backend: Backend, features: str, writes: list[Any]
 ) -> None:

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +25,8 @@ from presence_middleware import AsyncPresence, Presence, Settings, embedded
 from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 from tests.support.backends import wait_until
-from tests.support.beside import on_call
+from tests.support.beside import in_thread, on_call
+from tests.support.faults import hung
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import awaited
 
@@ -198,18 +199,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = processes(running)["server"]
-    os.kill(server, signal.SIGSTOP)
-    try:
+    with hung(server), monkeypatch.context() as patch:
         for name in ("START_SECONDS", "JOIN_SECONDS"):
-            monkeypatch.setattr(embedded, name, 0.2)
+            patch.setattr(embedded, name, 0.2)
         for start in (True, False):
             silent = pytest.raises(PresenceUnavailable, match="no answer")
             with Stopwatch() as watch, silent:
                 embedded.serve(running, start=start)
             assert watch.seconds < 2
-    finally:
-        os.kill(server, signal.SIGCONT)
-        monkeypatch.undo()
     embedded.serve(running)
     assert processes(running)["server"] == server
 
@@ -312,8 +309,8 @@ def test_unreadable_data_is_an_error_with_the_log(directory: Path) -> None:
 
 
 def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: Path) -> None:
-    nothing = "no embedded server is running"
-    with pytest.raises(PresenceUnavailable, match=nothing):
+    nothing = pytest.raises(PresenceUnavailable, match="no embedded server is running")
+    with nothing:
         embedded.serve(directory, start=False)
     assert not directory.exists()
     with User(directory, SERVE_AND_WAIT) as user:
@@ -322,7 +319,7 @@ def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: P
     assert use_of(directory) == "shared"
     started(directory)
     stop_and_wait(directory)
-    with pytest.raises(PresenceUnavailable, match=nothing):
+    with nothing:
         embedded.serve(directory, start=False)
     assert not processes(directory)
 
@@ -371,14 +368,10 @@ def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
     wait_until(lambda: use_of(directory) == "stopping")
     with pytest.raises(PresenceUnavailable, match="no answer"):
         embedded.serve(directory, start=False)
-    user = threading.Thread(target=embedded.serve, args=[directory])
-    user.start()
-    try:
+    with in_thread(partial(embedded.serve, directory)) as user:
         user.join(0.2)
         assert user.is_alive()
-    finally:
         os.kill(server, signal.SIGCONT)
-        user.join(10)
     assert use_of(directory) == "shared"
     assert processes(directory)["server"] != server
     with connect(directory) as client:
@@ -504,20 +497,18 @@ def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path
     assert set(modes.values()) == {0o600}
 
 
-@pytest.mark.parametrize(
-    ("hindrance", "message"),
-    [
-        ("a file", "File exists.*; for another directory, set PRESENCE_REDIS_URL=embedded:///path"),
-        ("a group", "no other user can write"),
-        (
-            "another owner",
-            f"belongs to user {os.getuid()}, and this process to user {os.getuid() + 1}",
-        ),
-        ("no Python", "needs a python3 on PATH"),
-    ],
-)
+OWN, ANOTHER = os.getuid(), os.getuid() + 1
+HINDRANCES = {
+    "a file": "File exists.*; for another directory, set PRESENCE_REDIS_URL=embedded:///path",
+    "a group": "no other user can write",
+    "another owner": f"belongs to user {OWN}, and this process to user {ANOTHER}",
+    "no Python": "needs a python3 on PATH",
+}
+
+
+@pytest.mark.parametrize("hindrance", HINDRANCES)
 def test_what_prevents_a_start_is_named(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str, message: str
+    directory: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str
 ) -> None:
     if hindrance == "a file":
         directory.touch()
@@ -525,12 +516,12 @@ def test_what_prevents_a_start_is_named(
         directory.mkdir()
         directory.chmod(0o770)
     elif hindrance == "another owner":
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
     else:
         monkeypatch.setattr(sys, "executable", "")
         monkeypatch.setattr(sys, "prefix", "/nonexistent")
         monkeypatch.setenv("PATH", "")
-    with pytest.raises(PresenceUnavailable, match=message):
+    with pytest.raises(PresenceUnavailable, match=HINDRANCES[hindrance]):
         embedded.serve(directory)
 
 
@@ -575,12 +566,6 @@ def test_each_working_directory_and_each_name_has_a_default_directory(
     for name in ("..", "a/b", ".hidden", "a b"):
         with pytest.raises(SettingsError):
             embedded.default_directory(name)
-
-
-def can_write(client: Redis) -> bool:
-    with contextlib.suppress(ResponseError):
-        return bool(client.set("a", "kept"))
-    return False
 
 
 def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
@@ -629,6 +614,11 @@ def test_a_server_that_loads_its_data_is_waited_for(
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     directory: Path,
 ) -> None:
+    def can_write() -> bool:
+        with contextlib.suppress(ResponseError):
+            return bool(client.set("a", "kept"))
+        return False
+
     embedded.serve(directory)
     stop_and_wait(directory)
     [journal] = directory.glob("appendonlydir/*.incr.aof")
@@ -638,7 +628,7 @@ def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
         client.set("b", "x")  # the server notices with this one
         shutil.rmtree(directory / "appendonlydir")
         (directory / "appendonlydir").touch()  # so that there can be no other journal
-        wait_until(lambda: can_write(client))
+        wait_until(can_write)
     embedded.release(directory)
     with Stopwatch() as watch:
         wait_until_gone(directory)

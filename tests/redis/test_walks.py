@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +25,7 @@ from presence_middleware.stores.plan import members_with_scores
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import PASSWORD, SHORT, url_of_user
 from tests.support.backends import Server, wait_until
+from tests.support.beside import repeated
 from tests.support.clusters import Cluster
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
@@ -83,24 +83,9 @@ class Walk(Followed):
     @contextmanager
     def going_on(self) -> Iterator[None]:
         """Let people walk, half of them at least; after the block everything must become true."""
-        is_over, failures = threading.Event(), list[Exception]()
-
-        def walk() -> None:
-            try:
-                while not is_over.wait(0.005):
-                    self.step()
-            except Exception as error:
-                failures.append(error)
-
-        walker = threading.Thread(target=walk)
-        walker.start()
-        try:
+        with repeated(self.step, 0.005):
             wait_until(lambda: len(self.where) > len(PEOPLE) // 2)
             yield
-        finally:
-            is_over.set()
-            walker.join()
-        assert not failures
         wait_until(lambda: all(recorder.stats().pending == 0 for recorder in self.recorders), 20)
         wait_until(lambda: self.differences() == [], SETTLED)
 

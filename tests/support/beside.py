@@ -27,15 +27,35 @@ def on_call(
 
 
 @contextmanager
-def in_thread(work: Callable[[], object]) -> Iterator[None]:
+def in_thread(work: Callable[[], object]) -> Iterator[threading.Thread]:
     """Work in a thread, which must have ended soon after the block."""
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         thread.join(10)
     assert not thread.is_alive()
+
+
+@contextmanager
+def repeated(step: Callable[[], object], every: float = 0.0) -> Iterator[None]:
+    """Do something again and again in a thread, without an error, until the end of the block."""
+    over, errors = threading.Event(), list[Exception]()
+
+    def work() -> None:
+        try:
+            while not over.wait(every):
+                step()
+        except Exception as error:
+            errors.append(error)
+
+    with in_thread(work):
+        try:
+            yield
+        finally:
+            over.set()
+    assert not errors
 
 
 def in_child(work: Callable[[], object]) -> None:

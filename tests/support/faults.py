@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from presence_middleware.recorder import Recorder
 from tests.support.backends import Server
+from tests.support.beside import repeated
 from tests.support.proxy import Proxy
 
 PASSWORD = "hunter2"
@@ -70,13 +70,15 @@ slow = outage(lambda proxy: setattr(proxy, "delay", 2), lambda proxy: setattr(pr
 
 
 @contextmanager
-def hung(place: Place | Server) -> Iterator[None]:
+def hung(place: Place | Server | int) -> Iterator[None]:
+    """Stop a server, or the process with an id, for a while."""
     server = place.server if isinstance(place, Place) else place
-    os.kill(server.process.pid, signal.SIGSTOP)
+    process = server.process.pid if isinstance(server, Server) else server
+    os.kill(process, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(server.process.pid, signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
 
 
 @contextmanager
@@ -159,19 +161,10 @@ def adds_up(recorder: Recorder) -> bool:
 @contextmanager
 def adding_up(recorder: Recorder, every: float = 0.001) -> Iterator[None]:
     """Looks at the counters all along."""
-    over, wrong = threading.Event(), list[object]()
 
     def look() -> None:
-        while not over.wait(every):
-            if not adds_up(recorder):
-                wrong.append(recorder.stats())
+        assert adds_up(recorder), recorder.stats()
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with repeated(look, every):
         yield
-    finally:
-        over.set()
-        thread.join()
-    assert not wrong
-    assert adds_up(recorder)
+    look()
