@@ -17,12 +17,12 @@ import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
-from tests.support.leftovers import drop_leftovers
+from tests.support.leftovers import drop_leftovers, stop_recorders
 from tests.support.process import Process, Recording, Start
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ def pytest_collection() -> Iterator[None]:
 def nothing_outlives_its_module() -> Iterator[None]:
     yield
     drop_leftovers()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_of_a_recorder_outlives_its_test() -> Iterator[None]:
+    """No test has to close its recorders, unless their end is what it tests."""
+    yield
+    stop_recorders()
 
 
 def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -173,28 +180,16 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def unwritten(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Settings]:
+def unwritten(valkey: Server, prefix: str) -> Callable[..., Settings]:
     """Makes the settings of sites that write when the test lets them."""
-
-    def make(**given: Any) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **given}
-        made = Settings.from_env({}, **given)
-        stack.callback(lambda: recorder_for(made).close())
-        return made
-
-    return make
+    usual = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m"}
+    return lambda **given: Settings.from_env({}, **{**usual, **given})
 
 
 @pytest.fixture
-def recording(unwritten: Callable[..., Settings], stack: ExitStack) -> Recording:
-    """Opens recorders of such sites, without their threads."""
-
-    def open_recorder(clock: Callable[[], float] | None = None, **given: Any) -> Recorder:
-        recorder = Recorder(unwritten(**given), clock=clock, background=False)
-        stack.callback(recorder.close)
-        return recorder
-
-    return open_recorder
+def recording(unwritten: Callable[..., Settings]) -> Recording:
+    """Makes recorders of such sites, without their threads."""
+    return lambda clock=None, **given: Recorder(unwritten(**given), clock=clock, background=False)
 
 
 @pytest.fixture(params=list(STORES))
@@ -216,15 +211,9 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 
 
 @pytest.fixture
-def start(valkey: Server, prefix: str, stack: ExitStack) -> Start:
-    """Starts processes of a site, by default on the Valkey server, which end with the test."""
-
-    def start(url: str = valkey.url, **given: Any) -> Process:
-        process = Process(url, prefix, **given)
-        stack.callback(process.recorder.close)
-        return process
-
-    return start
+def start(valkey: Server, prefix: str) -> Start:
+    """Starts processes of a site, by default on the Valkey server."""
+    return lambda url=valkey.url, **given: Process(url, prefix, **given)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -158,7 +158,6 @@ def test_what_was_reported_is_what_happened(
             clock.now = NOON + later
             online = sorted(visitor.id for visitor in presence.online())
             assert online == sorted(expected.online(int(clock.now) * SECOND, int(WINDOW) * SECOND))
-        recorder.close()
 
     check()
 
@@ -218,8 +217,6 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     own.start()  # with the data of before the logouts
     visit(app.recorder, "dan")  # finds the loss
     wait_until(lambda: app.recorder.flush() and Presence(given).online_among(names) == there)
-    app.recorder.close()
-    elsewhere.close()
 
 
 @pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
@@ -314,7 +311,6 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         recorder.record(("user", "ann"), now + 0.04 + number / 1000, act=act)
     assert recorder.flush()
     assert not presence.is_online("ann")
-    recorder.close()
 
 
 @pytest.mark.parametrize("by_reader", [False, True])

@@ -238,7 +238,6 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
     assert max(moment.counts for moment in moments) > (20, 20)
     assert min(moment.counts for moment in moments) == (0, 0)
     assert not tally.odd
-    follower.recorder.close()
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
@@ -267,7 +266,6 @@ def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     assert all(text.startswith(first) for text, first in zip(said, said_first, strict=True))
     clock.now += 2
     assert presence.count() == 2
-    follower.recorder.close()
 
 
 CADDY: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
@@ -54,9 +54,6 @@ class Site:
         self.wrapped = wsgi.PresenceMiddleware(self._app, settings=settings, clock=self.clock)
         self.recorder: Recorder = self.wrapped.recorder
         self.recorder.background = False
-
-    def close(self) -> None:
-        self.recorder.close()
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock, and write, sample and clean up every two seconds of it."""
@@ -207,11 +204,10 @@ def test_an_invisible_person_leaves_nothing_under_user(
     found = []
     for is_visited in (True, False):
         name = f"{prefix}-{'with' if is_visited else 'without'}"
-        settings = settings_of(valkey, name, WAYS[way], store)
-        with closing(Site(settings, way)) as site:
-            live(site, is_visited=is_visited)
-            online = Presence(settings, clock=site.clock).count("invisible")
-            found.append((contents(site), answers(site), online))
+        site = Site(settings_of(valkey, name, WAYS[way], store), way)
+        live(site, is_visited=is_visited)
+        online = Presence(site.settings, clock=site.clock).count("invisible")
+        found.append((contents(site), answers(site), online))
     (keys, shown, online), (keys_without, shown_without, online_without) = found
     assert (online, online_without) == (1, 0)
     assert visible(keys) == visible(keys_without)
@@ -226,36 +222,36 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
     valkey: Server, prefix: str
 ) -> None:
     page = Page({"X-User": HIDDEN})
-    with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "no way")) as site:
-        presence = Presence(site.settings, clock=site.clock)
-        site.serve(page)
-        site.pass_time(10)
-        assert [seen.id for seen in presence.online()] == [HIDDEN]
-        site.way = "handler"
-        presence.forget(HIDDEN)
-        site.serve(page)
-        site.pass_time(10)
-        assert presence.counts() == {"user": 0, "invisible": 1, "guest": 0, "bot": 0}
-        assert presence.last_seen(HIDDEN) is None
-        assert [seen.id for seen in presence.online("invisible")] == [HIDDEN]
-        keys = visible(contents(site))
-        assert ":user:left" in keys
-        assert repr(HIDDEN.encode()) not in str(keys)
+    site = Site(settings_of(valkey, prefix, CODE, "sorted-set"), "no way")
+    presence = Presence(site.settings, clock=site.clock)
+    site.serve(page)
+    site.pass_time(10)
+    assert [seen.id for seen in presence.online()] == [HIDDEN]
+    site.way = "handler"
+    presence.forget(HIDDEN)
+    site.serve(page)
+    site.pass_time(10)
+    assert presence.counts() == {"user": 0, "invisible": 1, "guest": 0, "bot": 0}
+    assert presence.last_seen(HIDDEN) is None
+    assert [seen.id for seen in presence.online("invisible")] == [HIDDEN]
+    keys = visible(contents(site))
+    assert ":user:left" in keys
+    assert repr(HIDDEN.encode()) not in str(keys)
 
 
 def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
     valkey: Server, prefix: str
 ) -> None:
-    with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "handler")) as site:
-        site.serve(Page({"X-User": HIDDEN}, "/t/1"))
-        site.pass_time(70)
-        nobody = {"user": 0, "guest": 0}
-        for path, shown in (
-            ("/counts", {"counts": {**nobody, "bot": 0}}),
-            ("/counts?room=/t/1", {"room": "/t/1", "counts": nobody}),
-        ):
-            status, body = board(site, path, "")
-            assert (status, json.loads(body)) == (200, shown)
-        for path in ("/history", "/peak", "/chart.svg"):
-            for token, status in (("", 401), (TOKEN, 200)):
-                assert board(site, f"{path}?kind=invisible", token)[0] == status
+    site = Site(settings_of(valkey, prefix, CODE, "sorted-set"), "handler")
+    site.serve(Page({"X-User": HIDDEN}, "/t/1"))
+    site.pass_time(70)
+    nobody = {"user": 0, "guest": 0}
+    for path, shown in (
+        ("/counts", {"counts": {**nobody, "bot": 0}}),
+        ("/counts?room=/t/1", {"room": "/t/1", "counts": nobody}),
+    ):
+        status, body = board(site, path, "")
+        assert (status, json.loads(body)) == (200, shown)
+    for path in ("/history", "/peak", "/chart.svg"):
+        for token, status in (("", 401), (TOKEN, 200)):
+            assert board(site, f"{path}?kind=invisible", token)[0] == status

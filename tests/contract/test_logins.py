@@ -103,8 +103,6 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
     assert visit.identity == late.identity is not None
     assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
     late.end()
-    for recorder in (early, other):
-        recorder.close()
 
 
 HEADER = {"X-User": "ann"}

@@ -1,7 +1,6 @@
 """Who is in which room: each case that can go wrong, what requests do, and rooms of crowds."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -375,10 +374,8 @@ class Crowd(Process):
 
 
 @pytest.fixture
-def crowd(valkey: Server, prefix: str, stack: ExitStack) -> Crowd:
-    crowd = Crowd(valkey.url, prefix)
-    stack.callback(crowd.recorder.close)
-    return crowd
+def crowd(valkey: Server, prefix: str) -> Crowd:
+    return Crowd(valkey.url, prefix)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
     assert Presence(new, clock=clock).is_online("bob")
     with pytest.raises(PresenceUnavailable, match="PRESENCE_SHARDS=4, but keys are spread over 1"):
         Presence(old, clock=clock).count()
-    recorder.close()
 
 
 def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
@@ -147,7 +146,6 @@ def own(tmp_path: Path, prefix: str) -> Iterator[Site]:
     cluster = Cluster(tmp_path)
     site = Site(cluster, settings_of(cluster, prefix))
     yield site
-    site.recorder.close()
     cluster.close()
 
 
@@ -194,7 +192,6 @@ def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings:
     finally:
         cluster.move(slot, target, source)  # other tests use this Cluster, and its clients
     wait_until(site.is_everyone_there)
-    site.recorder.close()
 
 
 def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
@@ -252,7 +249,6 @@ def test_a_question_that_asks_for_the_time_is_asked_with_a_write(
     recorder.read(recorder.backend.clock.synchronise(0))
     assert [("TIME",) in batch.commands for batch in batches] == [True]
     assert recorder.read(recorder.backend.queries.count()) == len(PEOPLE) + 1
-    recorder.close()
 
 
 def test_a_write_waits_for_no_reader(settings: Settings) -> None:
@@ -316,7 +312,6 @@ def test_friends_are_exact_wherever_their_key_is(
     assert set(site.presence.online_friends(key)) == set(PEOPLE[:9])
     shares_slot = shards == 1 and name != "friends"
     assert count_of(cluster, "zinter") - intersections == shares_slot, "one snapshot, or by person"
-    site.recorder.close()
 
 
 def count_of(cluster: Cluster, command: str) -> int:
@@ -378,4 +373,3 @@ def test_the_doctor_looks_at_each_node_and_at_the_balance(
         assert f"127.0.0.1:{node.port} eviction: noeviction" in told
     assert "shards: 6, 2 on each of 3 nodes" in told
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
-    site.recorder.close()

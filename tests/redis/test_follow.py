@@ -59,7 +59,6 @@ def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: E
 
     def open_site(**given: Any) -> FollowedSite:
         site = FollowedSite(server.url, prefix, **given)
-        stack.callback(site.recorder.close)
         stack.callback(site.presence.backend.close_events)
         return site
 

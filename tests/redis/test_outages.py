@@ -180,8 +180,6 @@ def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
         opened(recorder, guest).end()
         wait_until(recorder.flush)
     assert Presence(given).count("guest") == 1
-    for recorder in (new, old):
-        recorder.close()
 
 
 def test_a_guest_waits_until_the_shared_key_is_known(
@@ -196,7 +194,6 @@ def test_a_guest_waits_until_the_shared_key_is_known(
         assert not recorder.flush()
     wait_until(recorder.flush)
     assert [len(who.id) for who in Presence(given).online("guest")] == [32]
-    recorder.close()
 
 
 class Interrupt(BaseException):
@@ -225,7 +222,6 @@ def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     assert recorder.stats().pending == 1
     assert recorder.flush()
     assert recorder.stats().flushed == 2
-    recorder.close()
 
 
 def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
@@ -348,7 +344,6 @@ def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(
         own.start()
         assert app.recorder.flush()
         assert not app.recorder.health.is_outage
-        app.recorder.close()
     finally:
         log.removeFilter(raises)
 

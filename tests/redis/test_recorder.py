@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,8 @@ from tests.support.timed_site import NOON, Clock, by_header, visit
 
 
 @pytest.fixture
-def recorder(valkey: Server, prefix: str) -> Iterator[Recorder]:
-    recorder = Recorder(by_header(valkey.url, prefix))
-    yield recorder
-    recorder.close()
+def recorder(valkey: Server, prefix: str) -> Recorder:
+    return Recorder(by_header(valkey.url, prefix))
 
 
 @pytest.fixture
@@ -211,7 +208,6 @@ def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:
     assert recorder.flush()
     assert app.wsgi_app.presence.online_among(["bob", "alice"]) == ["bob", "alice"]
     kept.close()
-    recorder.close()
 
 
 def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
@@ -241,7 +237,6 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
     with redis.Redis.from_url(valkey.url) as client:
         app = asgi.PresenceMiddleware(count, settings=by_header(valkey.url, prefix), client=client)
         asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
-        app.recorder.close()
     assert counts == [1]
 
 
@@ -283,7 +278,6 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     wait_until(lambda: recorder.stats().flushed == 3)
     users = ["parent", "early", "bob"]
     assert Presence(site, clock=clock).online_among(users) == users
-    recorder.close()
 
 
 def test_a_child_that_exits_does_not_write_for_its_parent(
@@ -338,7 +332,6 @@ def test_the_thread_rests_while_nothing_waits(
     visit(recorder, "bob")
     wait_until(lambda: len(rounds) >= 7)
     assert rounds[6] - rounds[2] > 2 * 0.05
-    recorder.close()
 
 
 # The end.

@@ -126,7 +126,6 @@ def test_a_handler_that_asks_often_waits_for_an_outage_once(
     wait_until(recorder.flush)
     wait_until(answers)
     visit.end()
-    recorder.close()
 
 
 def test_a_tls_server_that_sends_slowly_holds_no_reader(
@@ -354,7 +353,6 @@ def test_many_coroutines_at_once_learn_of_an_outage_in_time(
     # A handler writes first, which may take a second. One after the other would take far longer.
     assert awaited(settings, ask_in_vain) < 2 * drivers.READ_SECONDS
     wait_until(recorder.flush)
-    recorder.close()
     client.close()
 
 
@@ -375,7 +373,6 @@ def test_a_reader_does_not_wait_for_the_threads_of_the_app(place: Place, prefix:
             visit.end()
 
     assert awaited(settings, ask) == 1
-    recorder.close()
 
 
 @contextmanager
@@ -454,7 +451,6 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
         each.close()
     wait_until(recorder.flush)
     assert presence.count() == 1
-    recorder.close()
     pool.disconnect()
     assert not [message for message in caplog.messages if "cannot record" in message]
 

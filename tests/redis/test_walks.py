@@ -59,8 +59,6 @@ class Walk(Followed):
     def __init__(self, url: str, prefix: str, stack: ExitStack, **given: Any) -> None:
         super().__init__(url, prefix, stack, rooms="/t/{topic}", flush_interval="0.1s", **given)
         self.recorders = [Recorder(self.settings) for _ in range(WORKERS)]
-        for recorder in self.recorders:
-            stack.callback(recorder.close)
         self.where: dict[str, str] = {}
         self.walkers = range(len(PEOPLE))
         """The numbers of the people who walk now. The others only read."""

@@ -474,7 +474,6 @@ def test_a_request_is_recorded_as_the_table_says(name: str, variables: dict[str,
     presence = Presence(settings)
     online = {(kind, each.id) for kind in settings.kinds for each in presence.online(kind)}
     assert online == found - {None}
-    recorder_for(settings).close()
 
 
 def settings_of(variables: dict[str, str], **given: Any) -> Settings:
@@ -599,4 +598,3 @@ def test_an_id_never_determines_a_redis_key(
     assert keys
     for key in keys:
         assert re.fullmatch(OF_A_KEY.format(prefix=prefix), key), key
-    recorder_for(settings).close()

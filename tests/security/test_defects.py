@@ -94,7 +94,6 @@ def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
         assert prefix not in f"{caplog.text}{recorder.stats()}"
         assert client.client_id() != demoted
         assert recorder.flush()
-        recorder.close()
 
 
 def test_a_slow_first_connection_does_not_widen_the_clock() -> None:
@@ -209,7 +208,6 @@ def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -
         wrapped(environ, lambda *_: list[bytes]().append)
     assert seen == [("user", "ada"), *([("guest", "192.0.2.7")] * 2)]
     assert wrapped.recorder.stats().recorded == 3
-    wrapped.recorder.close()
 
 
 def test_every_path_and_header_is_inspected_quickly() -> None:

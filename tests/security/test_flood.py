@@ -117,4 +117,3 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
     dropped = site.stats().dropped
     assert sum(dropped.values()) > MANY / 2, "it was a flood"
     assert ({"quota"} if forge is cookies else {"members", "full"}) <= dropped.keys()
-    site.recorder.close()

@@ -113,7 +113,6 @@ class Browser:
             if site.wrap is not None:
                 self.app = site.wrap(self.app, settings=settings)
                 self.recorder = self.app.recorder
-            stack.callback(self.recorder.close)
             stack.callback(lambda: self.runner.run(close_async_clients()))
 
         def noting(state: dict[str, Any], *rest: Any) -> Any:

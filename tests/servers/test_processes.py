@@ -111,7 +111,6 @@ def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
         assert len(caplog.messages) == stuck
         assert "no write to Redis has completed" in caplog.messages[-1]
         assert recorder.flush()
-    recorder.close()
     client.close()
 
 
@@ -347,4 +346,3 @@ def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str)
     assert not recorder.worker.thread.is_alive()
     visit(recorder, "alice")
     wait_until(lambda: recorder.stats().flushed == 2)
-    recorder.close()

@@ -5,6 +5,12 @@ from presence_middleware.connections import drivers
 from presence_middleware.recorder.recorder import live_recorders, shared_recorder
 
 
+def stop_recorders() -> None:
+    """End the threads of all recorders of this process. What waits in them is not written."""
+    for recorder in list(live_recorders):
+        recorder.worker.stop(10)
+
+
 def drop_leftovers() -> None:
     """Close all recorders and clients of this process, and forget them and the servers in memory.
 

@@ -145,6 +145,4 @@ def ask_board(settings: Settings, clock: Clock, path: str, token: str = "") -> h
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     transport = httpx.WSGITransport(app)
     with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
-        answer = client.get(f"{settings.board_path}{path}")
-    app.recorder.close()
-    return answer
+        return client.get(f"{settings.board_path}{path}")

@@ -242,4 +242,3 @@ def test_two_recorders_both_count(settings: Settings) -> None:
     outer = PresenceMiddleware(inner, settings=settings)
     asyncio.run(Gateway("http", user="ann").ask(outer))
     assert (recorded(inner), recorded(outer)) == (1, 1)
-    inner.recorder.close()

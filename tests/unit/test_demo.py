@@ -31,7 +31,6 @@ def client(prefix: str) -> Iterator[httpx.Client]:
     transport = httpx.WSGITransport(app=app)
     with httpx.Client(transport=transport, base_url="http://demo", headers=headers) as client:
         yield client
-    app.recorder.close()
 
 
 # The site
@@ -84,7 +83,6 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(variables: dict[str, str]
         for each, counts in past.items()
     }
     assert site.presence.peak("guest") == Sample(moment_of(60 * (minute - 5)), 300)
-    site.recorder.close()
 
 
 # The server
@@ -112,7 +110,6 @@ def test_a_crowd_comes_although_redis_is_away(
     with pytest.raises(InterruptedError):
         crowds.run_crowd(site, 20)
     assert site.recorder.stats().recorded > 10
-    site.recorder.close()
 
 
 def test_a_site_without_a_board_shows_the_rest(client: httpx.Client) -> None:

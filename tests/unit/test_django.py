@@ -158,9 +158,7 @@ def open_site(prefix: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) ->
             monkeypatch.setenv(f"PRESENCE_{name.upper()}", str(value))
         given = {"ROOT_URLCONF": __name__, "AUTHENTICATION_BACKENDS": [ACCOUNTS]}
         stack.enter_context(override_settings(MIDDLEWARE=kind.layers, **given))
-        site = Site(kind, Settings.from_env())
-        stack.callback(site.recorder.close)
-        return site
+        return Site(kind, Settings.from_env())
 
     return make
 

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from itertools import chain as chain_of
 from typing import Any
@@ -95,15 +94,12 @@ Open = Callable[..., Site]
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, stack: ExitStack) -> Open:
+def site(unwritten: Callable[..., Settings], caplog: pytest.LogCaptureFixture) -> Open:
     """Opens a process of a site."""
+    secrets = {"secret": SECRET, "session_secret": SECRET}
 
     def make(identity: str = DEFAULT, /, **others: object) -> Site:
-        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
-        given = {"identity": identity, "secret": SECRET, "session_secret": SECRET, **given}
-        one = Site(Settings.from_env({}, **given), caplog)
-        stack.callback(one.recorder.close)
-        return one
+        return Site(unwritten(identity=identity, **secrets, **others), caplog)
 
     return make
 

@@ -259,7 +259,6 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
                 get(middleware, **given)
                 who = visitors.who(Line(AT, WsgiRequest(given)))
                 assert who == found[-1], (agent, user, path)
-    middleware.recorder.close()
     assert any(found)
 
 

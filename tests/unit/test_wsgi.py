@@ -163,4 +163,3 @@ def test_two_recorders_both_count(wrap: Wrap, settings: Settings) -> None:
     outer = wrap(inner)
     Gateway().ask(outer)
     assert (recorded(inner), recorded(outer)) == (1, 1)
-    inner.recorder.close()
