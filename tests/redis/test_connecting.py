@@ -79,8 +79,8 @@ class TlsServer(Server):
             *("--tls-cert-file", str(self.own), "--tls-key-file", str(self.own)),
             *("--tls-ca-cert-file", str(self.authority), *options),
         )
-        with redis.Redis.from_url(self.url) as client:
-            client.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
+        rights = ("on", f">{PASSWORD}", "~*", "+@all")
+        self.client.execute_command("ACL", "SETUSER", "site", *rights)
 
     def tls_url(self, scheme: str = "rediss", ca: Path | None = None, *, own: bool = True) -> str:
         """As a site writes it; `own`: with the client's certificate."""
@@ -104,9 +104,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 def cluster(tmp_path: Path, server: TlsServer) -> Iterator[TlsServer]:
     """A TLS server that is a Cluster by itself."""
     cluster = TlsServer(tmp_path, "--cluster-enabled", "yes", "--tls-cluster", "yes")
-    with redis.Redis.from_url(cluster.url) as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+    ask = cluster.client.execute_command
+    ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    wait_until(lambda: b"cluster_state:ok" in ask("CLUSTER", "INFO"))
     yield cluster
     cluster.stop()
 
@@ -162,26 +162,24 @@ def test_options_of_tls_reach_each_connection(
 
 
 Wrong = Callable[[TlsServer, Path], str]
-WRONG: dict[str, tuple[Wrong, str]] = {
+UNVERIFIED, UNANSWERED = "certificate verify failed", "Redis did not answer"
+WRONG: dict[str, tuple[str, Wrong]] = {
     "authority": (
+        UNVERIFIED,
         lambda server, folder: server.tls_url(ca=certificate_of(trustme.CA(), folder / "other")),
-        "certificate verify failed",
     ),
     "no authority": (
-        lambda server, folder: server.tls_url().replace("ssl_ca_certs", "ssl_ca_path"),
-        "certificate verify failed",
+        UNVERIFIED,
+        lambda server, _: server.tls_url().replace("ssl_ca_certs", "ssl_ca_path"),
     ),
     # Cut off, at one moment or another of the handshake: in words of the system's own.
-    "no certificate": (lambda server, _: server.tls_url(own=False), "Redis did not answer"),
-    "no file": (lambda server, folder: server.tls_url(ca=folder / "none"), "No such file"),
+    "no certificate": (UNANSWERED, lambda server, _: server.tls_url(own=False)),
+    "no file": ("No such file", lambda server, folder: server.tls_url(ca=folder / "none")),
     "password": (
-        lambda server, _: server.tls_url().replace(PASSWORD, PASSWORD[:-1]),
         "invalid username-password pair",
+        lambda server, _: server.tls_url().replace(PASSWORD, PASSWORD[:-1]),
     ),
-    "no TLS": (
-        lambda server, _: f"redis://:{PASSWORD}@localhost:{server.port}/0",
-        "Redis did not answer",
-    ),
+    "no TLS": (UNANSWERED, lambda server, _: f"redis://:{PASSWORD}@localhost:{server.port}/0"),
 }
 
 
@@ -191,8 +189,8 @@ def test_errors_contain_no_credentials(
 ) -> None:
     if wrong == "no authority" and REDIS_PY < (7, 2):
         pytest.skip("its async clients know no ssl_ca_path")
-    url, said = WRONG[wrong][0](server, tmp_path), WRONG[wrong][1]
-    site = settings(url, prefix)
+    said, url_of = WRONG[wrong]
+    site = settings(url_of(server, tmp_path), prefix)
     for ask in QUESTIONS.values():
         with pytest.raises(PresenceUnavailable, match=said) as caught:
             ask(site)
@@ -264,7 +262,6 @@ async def test_a_server_with_too_many_clients_is_asked_a_few_times_only(own: Ser
     with pytest.raises(PresenceUnavailable, match="Redis did not answer: "):
         await presence.count()
     assert 0 < own.client.info("stats")["rejected_connections"] < 18
-    await presence.aclose()
 
 
 def test_a_client_of_valkey_py_is_one_of_redis_py(own: Server) -> None:
@@ -319,10 +316,9 @@ def plain(request: pytest.FixtureRequest) -> Server:
 def url_of_user(server: Server, prefix: str, *rules: str) -> str:
     """Return the URL of a server for a user with the given rights on the keys of a site."""
     name = f"user-{uuid.uuid4().hex}"
-    with redis.Redis.from_url(server.url) as client:
-        keys = (f"~{prefix}:*", f"~{prefix}-friends")
-        client.execute_command("ACL", "SETUSER", name, "on", f">{PASSWORD}", *keys, *rules)
-        client.sadd(f"{prefix}-friends", "ann")
+    given = ("on", f">{PASSWORD}", f"~{prefix}:*", f"~{prefix}-friends", *rules)
+    server.client.execute_command("ACL", "SETUSER", name, *given)
+    server.client.sadd(f"{prefix}-friends", "ann")
     return f"unix://{name}:{PASSWORD}@{server.socket}"
 
 
@@ -373,8 +369,7 @@ def test_a_user_needs_each_of_these_rights(
 ) -> None:
     given = rights(*RIGHTS)
     url = url_of_user(valkey, prefix, *given, f"-{right}") + patience
-    with redis.Redis.from_url(valkey.url) as admin:
-        admin.script_flush()
+    valkey.client.script_flush()
     does_everything_asked = all(does_everything(url, prefix, store) for store in STORES)
     assert not does_everything_asked or "stale entries may stay" in caplog.text
 
@@ -399,8 +394,7 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
     recorder.close()
     assert recorder.stats().last_error is None
     assert not caplog.records
-    variables = {"PRESENCE_REDIS_URL": url, "PRESENCE_PREFIX": prefix}
-    found = Script(variables)("doctor")
+    found = Script({"PRESENCE_REDIS_URL": url, "PRESENCE_PREFIX": prefix})("doctor")
     assert found.exit_code == 1
     assert "WRONG Redis refused: " in found.stdout
     assert "ok    clock: " in found.stdout
@@ -511,8 +505,7 @@ def test_each_new_connection_asks_for_the_credentials_of_the_moment(
     recorder = Recorder(settings, background=False)
     presence = Presence(settings)
 
-    async def counts() -> list[int]:
-        reader = AsyncPresence(settings)
+    async def counts(reader: AsyncPresence) -> list[int]:
         found = []
         for _ in range(2):
             found.append(await reader.count())
@@ -527,7 +520,7 @@ def test_each_new_connection_asks_for_the_credentials_of_the_moment(
         recorder.run_once()
         assert not recorder.health.is_outage
         assert presence.count() == number
-    assert asyncio.run(counts()) == [3, 3]
+    assert awaited(settings, counts) == [3, 3]
 
 
 @pytest.mark.skipif(
@@ -544,14 +537,8 @@ def test_a_coroutine_asks_for_credentials_in_a_thread(
         threads.append(threading.get_ident())
         return "iam", f"token{tokens.number}"
 
-    async def count() -> int:
-        reader = AsyncPresence(site(provider))
-        found = await reader.count()
-        await reader.aclose()
-        return found
-
     tokens.get_credentials = get_credentials  # type: ignore[method-assign]
-    assert asyncio.run(count()) == 0
+    assert awaited(site(provider), AsyncPresence.count) == 0
     assert threads
     assert threading.get_ident() not in threads
     assert not caplog.messages

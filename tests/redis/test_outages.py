@@ -422,8 +422,7 @@ def test_the_longest_retention_of_all_processes_is_respected(
     long.clock.now += 2 * WINDOW
     goes_on()
     assert long.presence.last_seen("ann") == moment_of(NOON)
-    with redis.Redis.from_url(valkey.url) as client:
-        assert client.ttl(f"{prefix}:user:seen") > 9 * 86_400
+    assert valkey.client.ttl(f"{prefix}:user:seen") > 9 * 86_400
     long.clock.now += 3601  # the other is gone for an hour
     goes_on()
     assert long.presence.last_seen("ann") is None
@@ -435,9 +434,8 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(start: Start, store: str)
     for names, is_right in (range(8), True), ([9], False):
         worker.saw(*(f"user{number}" for number in names))
         found = examine(worker.recorder.backend)
-        assert [each.is_right for each in found if each.what.startswith("capacity of user")] == [
-            is_right
-        ]
+        (capacity,) = [each for each in found if each.what.startswith("capacity of user")]
+        assert capacity.is_right is is_right
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import redis
 from flask import Flask
 
 from presence_middleware import Presence, asgi, embedded, wsgi
@@ -234,9 +233,9 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
         counts.append(await scope["presence_middleware.presence"].count())
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
-    with redis.Redis.from_url(valkey.url) as client:
-        app = asgi.PresenceMiddleware(count, settings=by_header(valkey.url, prefix), client=client)
-        asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
+    site = by_header(valkey.url, prefix)
+    app = asgi.PresenceMiddleware(count, settings=site, client=valkey.client)
+    asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
     assert counts == [1]
 
 

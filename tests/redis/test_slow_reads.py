@@ -488,11 +488,10 @@ def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, pref
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
-    with redis.Redis.from_url(valkey.url) as client:
-        presence = Presence(by_header(valkey.url, prefix), client=client)
-        with all_taken(presence):
+    presence = Presence(by_header(valkey.url, prefix), client=valkey.client)
 
-            def child() -> None:
-                assert presence.count() == 0
+    def child() -> None:
+        assert presence.count() == 0
 
-            in_child(child)
+    with all_taken(presence):
+        in_child(child)

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
@@ -293,16 +292,13 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once(
     monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0)
     monkeypatch.setattr(upkeep, "CLEAN_IDLE", 0)
     monkeypatch.setattr(upkeep, "STEPS_SECONDS", 0)  # or it is always due again
-    url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
-    with Redis.from_url(valkey.url) as admin:
-        rights = "~*", "+@all", "-zremrangebyscore"
-        admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", *rights)
-        with opened_site(settings(url, prefix)) as site:
-            site.recorder.background = False
-            for number in range(5):
-                site.saw(f"ann{number}")
-                site.recorder.run_once()
-            assert not site.recorder.health.is_outage
+    url = url_of_user(valkey, prefix, "+@all", "-zremrangebyscore")
+    with opened_site(settings(url, prefix)) as site:
+        site.recorder.background = False
+        for number in range(5):
+            site.saw(f"ann{number}")
+            site.recorder.run_once()
+        assert not site.recorder.health.is_outage
     (message,) = [message for message in caplog.messages if "stale entries" in message]
     assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
 

@@ -79,21 +79,22 @@ def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
-    with redis.Redis.from_url(valkey.url) as client:
-        settings = by_header(valkey.url, prefix, identity="guest=visitor")
-        recorder = Recorder(settings, client=client, background=False)
-        WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
-        valkey.client.replicaof("127.0.0.1", "1")
-        try:
-            client.ping()
-            demoted = client.client_id()
-            assert not recorder.flush()
-        finally:
-            valkey.client.replicaof("NO", "ONE")
-        assert "read only replica" in str(recorder.stats().last_error)
-        assert prefix not in f"{caplog.text}{recorder.stats()}"
-        assert client.client_id() != demoted
-        assert recorder.flush()
+    client = redis.Redis.from_url(valkey.url)
+    settings = by_header(valkey.url, prefix, identity="guest=visitor")
+    recorder = Recorder(settings, client=client, background=False)
+    WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
+    valkey.client.replicaof("127.0.0.1", "1")
+    try:
+        client.ping()
+        demoted = client.client_id()
+        assert not recorder.flush()
+    finally:
+        valkey.client.replicaof("NO", "ONE")
+    assert "read only replica" in str(recorder.stats().last_error)
+    assert prefix not in f"{caplog.text}{recorder.stats()}"
+    assert client.client_id() != demoted
+    assert recorder.flush()
+    client.close()
 
 
 def test_a_slow_first_connection_does_not_widen_the_clock() -> None:

@@ -66,7 +66,6 @@ def following(variables: dict[str, str], *options: str) -> Iterator[Events]:
     with piped("events", *options, **variables) as process, ThreadPoolExecutor() as pool:
         events = Events(Presence(Settings.from_env(variables)), process, pool)
         for stream, lines in ((process.stdout, events.lines), (process.stderr, events.errors)):
-            assert stream
             pool.submit(lines.extend, (line.rstrip("\n") for line in stream))
         try:
             yield events
@@ -162,8 +161,6 @@ def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server)
 
 def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
     with piped("events", **site) as process:
-        assert process.stdout
-        assert process.stderr
         process.stdout.close()
         visit_until(Presence(Settings.from_env(site)), lambda: process.poll() is not None)
         assert process.returncode == 0

@@ -97,9 +97,6 @@ def test_piped_output_has_a_line_per_kind_or_of_json_also_in_an_outage(own: Serv
     # With a long timeout, a busy machine is no outage.
     variables = {"PRESENCE_REDIS_URL": f"{own.url}?socket_timeout=9"}
     with piped(*FAST, **variables) as process, piped(*FAST, "--json", **variables) as with_json:
-        assert process.stdout
-        assert process.stderr
-        assert with_json.stdout
         first = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
         assert [line[1:] for line in first] == [["user", "0"], ["guest", "0"], ["bot", "0"]]
         assert len({line[0] for line in first}) == 1

@@ -11,11 +11,10 @@ from click.testing import Result
 
 from presence_middleware import Presence, Settings, doctor
 from presence_middleware.backend import Backend
+from tests.redis.test_connecting import PASSWORD, url_of_user
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server
 from tests.support.process import Start
-
-SECRET = "canary-secret-of-the-doctor"
 
 
 def examined(variables: dict[str, str], *options: str) -> Result:
@@ -67,9 +66,8 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     presence.touch("ann")
     key = f"{variables['PRESENCE_PREFIX']}:user:seen"
     valkey.client.persist(key)
-    rules = ("on", f">{SECRET}", "~*", "+@all", "-memory")
-    valkey.client.execute_command("ACL", "SETUSER", "asks", *rules)
-    refused = {"PRESENCE_REDIS_URL": f"unix://asks:{SECRET}@{valkey.socket}"}
+    url = url_of_user(valkey, variables["PRESENCE_PREFIX"], "+@all", "-memory")
+    refused = {"PRESENCE_REDIS_URL": url}
     nobody = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/none"}
     for given, wrong, right in (
         ({}, f" B, these keys never expire: {key}\n", "ok    online: 1 user, 1 guest, 0 bot\n"),
@@ -81,29 +79,24 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
         assert found.exit_code == 1
         assert wrong in found.stdout + found.stderr
         assert right in found.stdout
-        assert SECRET not in found.stdout + found.stderr
+        assert PASSWORD not in found.stdout + found.stderr
     ill = json.loads(examined(variables, "--json", "--no-settings").stdout)
     assert (ill["is_right"], ill["settings"]) == (False, {})
     assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
-    valkey.client.acl_deluser("asks")
 
 
 @pytest.mark.parametrize("command", ["eval", "evalsha", "set", "getex", "exec", "xlen"])
 def test_a_command_that_recording_needs_and_the_server_refuses_is_wrong(
-    command: str, valkey: Server, variables: dict[str, str]
+    command: str, valkey: Server, prefix: str, variables: dict[str, str]
 ) -> None:
-    user = variables["PRESENCE_PREFIX"]
-    rules = ("on", "nopass", "~*", "+@all", f"-{command}")
-    valkey.client.execute_command("ACL", "SETUSER", user, *rules)
-    variables["PRESENCE_REDIS_URL"] = f"unix://{user}:x@{valkey.socket}"
+    variables["PRESENCE_REDIS_URL"] = url_of_user(valkey, prefix, "+@all", f"-{command}")
     for events in ("", "user"):
         found = examined({**variables, "PRESENCE_EVENTS": events})
         is_needed = bool(events) or command != "xlen"
         assert found.exit_code == is_needed
         assert ("ok    commands: " in found.stdout) is not is_needed
         assert (f"'{command}' command\n" in found.stdout) is is_needed
-    assert not valkey.client.exists(f"{user}:doctor")
-    valkey.client.acl_deluser(user)
+    assert not valkey.client.exists(f"{prefix}:doctor")
 
 
 @pytest.mark.parametrize("board", ["", "/presence"])

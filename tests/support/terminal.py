@@ -109,9 +109,9 @@ class Terminal:
 
 
 @contextmanager
-def piped(*arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
+def piped(*arguments: str, **variables: str) -> Iterator[Any]:
     """Run the command with its outputs in pipes, and kill it in the end."""
-    process = subprocess.Popen(
+    process: Any = subprocess.Popen(
         [*COMMAND, *arguments],
         env=environment(**variables),
         stdout=subprocess.PIPE,
