@@ -416,7 +416,7 @@ def test_a_loss_is_noticed_though_the_reply_to_the_next_write_is_lost(
 ) -> None:
     outage, worker = Outage(monkeypatch), start(store=store)
     worker.saw("ann", "bob")
-    worker.presence.backend.driver.connect().flushdb()
+    worker.redis.flushdb()
     worker.did("cy")
     outage.how = "fails after"
     assert not worker.recorder.flush()
@@ -488,12 +488,12 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -
 
 @pytest.mark.parametrize("writes_first", [False, True])
 def test_a_key_that_was_evicted_alone_is_written_again(
-    own: Server, client: Any, start: Start, prefix: str, *, writes_first: bool
+    start: Start, prefix: str, *, writes_first: bool
 ) -> None:
     """As under `volatile-lru`. Another process may write to the shard before."""
-    worker, other = start(own.url), start(own.url)
+    worker, other = start(), start()
     worker.saw("ann")
-    client.delete(f"{prefix}:user:seen")
+    worker.redis.delete(f"{prefix}:user:seen")
     if writes_first:
         other.saw("bob")
     worker.recorder.health.lost_connection()  # so that it looks at once
@@ -515,7 +515,7 @@ def test_a_loss_is_looked_for_in_all_shards(
         assert 30 < worker.presence.count() < 50
         worker.looks()
     else:
-        worker.recorder.backend.driver.connect().flushall()
+        worker.redis.flushall()
         worker.clock.now += 1
         worker.did("user0")  # whose write shows the loss
         worker.recorder.run_once()
@@ -527,7 +527,7 @@ def test_a_loss_is_looked_for_in_all_shards(
 
 @pytest.mark.parametrize("silence", [1.6, 3])
 def test_who_came_after_a_long_silence_is_written_again(
-    silence: float, own: Server, client: Any, start: Start
+    silence: float, own: Server, start: Start
 ) -> None:
     """The first round after it forgets only those who came before the silence, and no round after
     that forgets anybody sooner than a window after they came."""
@@ -540,7 +540,7 @@ def test_who_came_after_a_long_silence_is_written_again(
     worker.looks()
     worker.clock.now += window / 2
     worker.looks()
-    client.flushall()
+    worker.redis.flushall()
     worker.looks()
     worker.saw("eve")
     worker.recorder.run_once()
@@ -548,14 +548,12 @@ def test_who_came_after_a_long_silence_is_written_again(
     assert worker.online() == ["ann", "eve"]
 
 
-def test_remembered_sightings_never_exceed_the_configured_limit(
-    own: Server, client: Any, start: Start
-) -> None:
+def test_remembered_sightings_never_exceed_the_configured_limit(own: Server, start: Start) -> None:
     worker = start(own.url, max_pending=10)
     for name in ("user", "more"):
         worker.saw(*(f"{name}{n}" for n in range(8)))
     worker.looks()
-    client.flushall()
+    worker.redis.flushall()
     worker.looks()
     worker.writes()
     assert worker.presence.count() == 10

@@ -337,7 +337,6 @@ class Crowd(Process):
     def __init__(self, url: str, prefix: str) -> None:
         super().__init__(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
         self.prefix = f"{prefix}:user"
-        self.redis = self.recorder.backend.driver.connect()
         self.shard = self.store.all[0]
 
     def enter(self, name: str, number: int, rooms: int = 1) -> None:

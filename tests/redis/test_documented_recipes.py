@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -14,6 +13,7 @@ import pytest
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
+from tests.support.beside import in_thread
 from tests.support.servers import ROOT
 
 CODE = "".join(
@@ -41,9 +41,7 @@ def run(presence: Presence, stack: ExitStack) -> Callable[..., None]:
 
     def run(recipe: Callable[..., Any], *arguments: Any) -> None:
         events = presence.events()
-        thread = threading.Thread(target=recipe, args=(events, *arguments))
-        thread.start()
-        stack.callback(thread.join, 10)
+        stack.enter_context(in_thread(lambda: recipe(events, *arguments)))
         stack.callback(events.close)
 
     return run
@@ -72,8 +70,7 @@ def test_a_message_when_somebody_comes(presence: Presence, recipes: Any, run: An
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        threading.Thread(target=server.serve_forever).start()
+    with HTTPServer(("127.0.0.1", 0), Hook) as server, in_thread(server.serve_forever):
         run(recipes["announce"], f"http://127.0.0.1:{server.server_port}/", {"ann": "Ann"})
         presence.touch("bob")
         presence.touch("ann")

@@ -33,6 +33,7 @@ from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import Act, Batch, Plan, Position, moment_of
 from tests.support.asking import in_loop
 from tests.support.backends import Server, by_trips, send, wait_until
+from tests.support.beside import in_thread
 from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
@@ -357,7 +358,6 @@ async def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None
             elif not event.online:
                 break
     assert [event async for event in events] == []
-    await presence.aclose()
     *came, went = received
     assert (set(came), went) == ({"+ann", "+bob"}, "-ann")
 
@@ -556,15 +556,15 @@ def test_a_reader_of_many_events_holds_few_of_them(
 
 @pytest.mark.parametrize("had_events", [False, True])
 def test_what_comes_before_the_first_answer_of_the_server_is_received(
-    sharded: FollowedSite, client: Any, prefix: str, *, had_events: bool
+    sharded: FollowedSite, *, had_events: bool
 ) -> None:
     site = sharded
     if had_events:
         site.saw("ann", "bob")
         site.presence.leave("ann")
         site.presence.leave("bob")
-        for stream in client.scan_iter(f"*{prefix}*:user:changes"):
-            client.xtrim(stream, maxlen=0)  # as five minutes later
+        for shard in site.store.all:
+            site.redis.xtrim(f"{shard.name}:changes", maxlen=0)  # as five minutes later
         site.clock.now += 1
 
     class Slow(redis.ConnectionPool):
@@ -591,13 +591,11 @@ def test_what_comes_before_the_first_answer_of_the_server_is_received(
 # What is missed.
 
 
-def test_a_hole_in_the_stream_is_lost(
-    site: FollowedSite, followed: Follow, client: Any, prefix: str
-) -> None:
+def test_a_hole_in_the_stream_is_lost(site: FollowedSite, followed: Follow) -> None:
     follower = followed(site)
     site.saw("ann")
     wait_until(lambda: follower.online == {"ann"})
-    client.hincrby(f"{prefix}:user:progress", "n", 1)  # as after an entry that nobody has
+    site.redis.hincrby(site.key.progress, "n", 1)  # as after an entry that nobody has
     site.saw("bob")
     wait_until(lambda: follower.lost)
     site.saw("cy")
@@ -605,7 +603,7 @@ def test_a_hole_in_the_stream_is_lost(
 
 
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
-    sharded: FollowedSite, client: Any, monkeypatch: pytest.MonkeyPatch
+    sharded: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams_module, "PAGE_BYTES", 0)
     site = sharded
@@ -615,37 +613,34 @@ def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
             site.saw(f"user{number}")
             assert next(fast).id == f"user{number}"
         for shard in site.store.all:
-            client.xtrim(f"{shard.name}:changes", maxlen=0, approximate=False)
+            site.redis.xtrim(f"{shard.name}:changes", maxlen=0, approximate=False)
         with pytest.raises(EventsLost):
             list(slow)
         site.saw("ann")
         assert next(slow).id == next(fast).id == "ann"
 
 
-def test_entries_from_before_a_loss_of_their_numbers_stop_no_write(
-    site: FollowedSite, client: Any, prefix: str
-) -> None:
+def test_entries_from_before_a_loss_of_their_numbers_stop_no_write(site: FollowedSite) -> None:
     site.saw("ann")
-    client.delete(f"{prefix}:user:progress", f"{prefix}:user:changes")
-    client.xadd(f"{prefix}:user:changes", {"1700000000000000": '["+ann",1]'})
+    site.redis.delete(site.key.progress, site.key.changes)
+    site.redis.xadd(site.key.changes, {"1700000000000000": '["+ann",1]'})
     site.positions = [site.run(stream.position()) for stream in site.streams]
     site.saw("bob")
     assert site.announced() == [("+bob", 0)]
 
 
-def test_whoever_goes_on_after_an_event_that_a_server_lost_is_told(
-    site: FollowedSite, client: Any, prefix: str
-) -> None:
+def test_whoever_goes_on_after_an_event_that_a_server_lost_is_told(site: FollowedSite) -> None:
     """Also if others came meanwhile, whose entry has the number of the lost one."""
     with site.presence.events() as events:
         until_read(site.presence)
         site.presence.touch("zoe")
         assert next(events).id == "zoe"
-        saved = {key: client.dump(key) for key in client.keys(f"{prefix}:*")}
+        keys = site.redis.keys(f"{site.settings.prefix}:*")
+        saved = {key: site.redis.dump(key) for key in keys}
         site.presence.touch("ann")
         cursor = next(events).cursor
     for key, value in saved.items():
-        client.restore(key, 0, value, replace=True)
+        site.redis.restore(key, 0, value, replace=True)
     presence = Presence(backend=Backend(site.settings))
     presence.touch("bob")
     with presence.events(after=cursor) as events:
@@ -655,12 +650,10 @@ def test_whoever_goes_on_after_an_event_that_a_server_lost_is_told(
             next(events)
 
 
-def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(
-    site: FollowedSite, client: Any, prefix: str
-) -> None:
+def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(site: FollowedSite) -> None:
     site.saw("ann")
     site.announced()
-    client.delete(f"{prefix}:user:progress")
+    site.redis.delete(site.key.progress)
     with pytest.raises(EventsLost):
         site.announced()
     site.positions = [site.run(stream.position()) for stream in site.streams]
@@ -669,26 +662,26 @@ def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(
     assert site.announced() == [("+bob", 0)]
 
 
-def make_older(client: Any, key: str, seconds: float) -> None:
-    """Let all entries of a stream be older than they are."""
-    entries: Any = client.xrange(key)
-    client.delete(key)
-    for id, fields in entries:
-        milliseconds, _, number = id.decode().partition("-")
-        client.xadd(key, fields, id=f"{int(milliseconds) - int(1000 * seconds)}-{number}")
-    client.expire(key, 300)
-
-
 def test_events_of_five_minutes_ago_are_removed_whether_others_come_or_not(
-    site: FollowedSite, client: Any, prefix: str
+    site: FollowedSite,
 ) -> None:
-    key = f"{prefix}:user:changes"
+    key, client = site.key.changes, site.redis
+
+    def make_older(seconds: int) -> None:
+        """Let all entries of the stream be older than they are."""
+        entries = client.xrange(key)
+        client.delete(key)
+        for id, fields in entries:
+            milliseconds, _, number = id.decode().partition("-")
+            client.xadd(key, fields, id=f"{int(milliseconds) - 1000 * seconds}-{number}")
+        client.expire(key, 300)
+
     site.saw("ann")
-    make_older(client, key, 301)
+    make_older(301)
     site.saw("bob")
     stored = repr(client.xrange(key))
     assert ("ann" in stored, "bob" in stored) == (False, True)
-    make_older(client, key, 299)
+    make_older(299)
     site.recorder.run_once()
     for _ in range(3):
         site.clock.now += 60  # the longest pause of the process that does the upkeep
@@ -704,17 +697,16 @@ def test_events_of_five_minutes_ago_are_removed_whether_others_come_or_not(
 
 
 def test_a_stream_that_is_too_large_is_shortened_with_a_warning(
-    site: FollowedSite, client: Any, prefix: str, caplog: pytest.LogCaptureFixture
+    site: FollowedSite, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = f"{prefix}:user:changes"
     for number in range(150):
         site.saw(f"user{number}")
-    entries = client.xlen(key)
+    entries = site.redis.xlen(site.key.changes)
     # As if the entries were larger: the difference of their numbers is their size.
-    client.hincrby(f"{prefix}:user:progress", "n", 64 * 1024 * 1024)
+    site.redis.hincrby(site.key.progress, "n", 64 * 1024 * 1024)
     assert "the oldest are dropped" not in caplog.text
     site.saw("ann")
-    assert client.xlen(key) == entries + 1 - 100
+    assert site.redis.xlen(site.key.changes) == entries + 1 - 100
     assert "the oldest are dropped" in caplog.text
 
 
@@ -749,13 +741,13 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
 
 
 def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
-    opened: Open, client: Any, followed: Follow
+    opened: Open, followed: Follow
 ) -> None:
     site = opened(shards=4)
     follower = followed(site)
     ids = [f"user{number}" for number in range(20)]
     wrong = site.store.shard_for(ids[0])
-    client.set(f"{wrong.name}:progress", "text")
+    site.redis.set(f"{wrong.name}:progress", "text")
     there = [id for id in ids if site.store.shard_for(id) is not wrong]
     site.saw(*there)
     wait_until(lambda: follower.online == set(there))
@@ -778,16 +770,13 @@ def _is_lost(events: Iterator[Event]) -> bool:
 
 def test_a_second_thread_on_an_iterator_is_refused(site: FollowedSite) -> None:
     received: list[str] = []
-    with site.presence.events() as events:
-        thread = threading.Thread(target=lambda: received.extend(each.id for each in events))
-        thread.start()
+    events = site.presence.events()
+    with in_thread(lambda: received.extend(each.id for each in events)), events:
         wait_until(lambda: site.presence.backend.feed("user").waiters)
         with pytest.raises(QueryError, match=r"in use by another.*events\(\)"):
             next(events)
         site.saw("ann")
         wait_until(lambda: received == ["ann"])
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 def test_the_streams_are_read_only_while_somebody_follows(site: FollowedSite) -> None:

@@ -13,7 +13,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, History, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
-from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.backends import Server, by_trips, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.clusters import Cluster
 from tests.support.followed_site import LAG
@@ -381,11 +381,10 @@ def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start, prefix: st
     assert ask.peak() is None
     go_on(worker, "zoe")
     assert ask.peak() == Sample(at(19), 1)
-    client = client_of(worker.settings.redis_url)
-    client.expire(f"{prefix}:user:peak", 100)
+    worker.redis.expire(f"{prefix}:user:peak", 100)
     worker.clock.now += 3600
     go_on(worker)
-    assert client.ttl(f"{prefix}:user:peak") > 100
+    assert worker.redis.ttl(f"{prefix}:user:peak") > 100
 
 
 def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
@@ -420,13 +419,13 @@ def test_samples_older_than_the_retention_are_not_listed_and_expire(
     worker = start(history="1h")
     go_on(worker, minutes=70)
     assert worker.presence.history() == worker.presence.history(hours=1)
-    left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
+    left = worker.redis.ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
 
 def test_after_a_loss_of_data_every_key_expires_again(start: Start, prefix: str) -> None:
     worker = start(rooms="/t/{topic}", events="user")
-    client = client_of(worker.settings.redis_url)
+    client = worker.redis
     go_on(worker, "ann")
     client.delete(*client.keys(f"{prefix}:*"))
     go_on(worker, minutes=2)

@@ -24,6 +24,7 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Answer, exchange
 from tests.support.backends import wait_until
+from tests.support.beside import in_thread
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
@@ -226,11 +227,9 @@ def test_requests_do_not_wait_for_a_blocked_scrape(
         server.client("B") as browser,
         hung(place),
     ):
-        said: list[str] = []
-        thread = threading.Thread(target=lambda: said.append(scraper.get("/metrics").text))
-        begins, waits = time.monotonic(), []
-        with Stopwatch() as watch:
-            thread.start()
+        said, waits, begins = list[str](), list[float](), time.monotonic()
+        scrape = in_thread(lambda: said.append(scraper.get("/metrics").text))
+        with Stopwatch() as watch, scrape as thread:
             while thread.is_alive():
                 asked = watch.seconds
                 browser.get("/")

@@ -18,6 +18,8 @@ class FollowedSite(Process):
         super().__init__(url, prefix, **{**usual, **given})
         self.kind, self.url = kind, url
         is_announced = kind in self.settings.events
+        self.key = self.store.all[0].key
+        """The keys of the first shard."""
         self.streams = [shard.event_stream() for shard in self.store.all if is_announced]
         self.positions = [self.run(stream.position()) for stream in self.streams]
 

@@ -11,6 +11,7 @@ from presence_middleware.recorder.writer import CHECK_EVERY
 from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, room_number
 from presence_middleware.stores.shards import Shards
+from tests.support.backends import client_of
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings
 
@@ -31,6 +32,11 @@ class Process:
     @property
     def store(self) -> Shards:
         return self.presence.backend.stores[self.kind]
+
+    @property
+    def redis(self) -> Any:
+        """A client of the server."""
+        return client_of(self.settings.redis_url)
 
     def sweep(self) -> None:
         """Announce everybody who has gone, and take them out of their rooms."""
