@@ -239,16 +239,10 @@ PEERS: list[tuple[str | None, dict[str, str], Proxies, bool]] = [
     ("10.1.2.3", {"forwarded": "for=203.0.113.9"}, Proxies(), False),
     ("10.1.2.3", {"x_real_ip": "203.0.113.9"}, Proxies(), False),
     (None, {}, Proxies(), False),
-    *[
-        (peer, {}, trusted, False)
-        for peer in ("10.1.2.3", None)
-        for trusted in (LISTED, Proxies(1))
-    ],
+    *[(peer, {}, each, False) for peer in ("10.1.2.3", None) for each in (LISTED, Proxies(1))],
     # Clients that pretend to be a proxy, or that hide behind one with a header of their own.
-    *[
-        (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, each, True)
-        for each in (LISTED, Proxies(1))
-    ],
+    (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, LISTED, True),
+    (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, Proxies(1), True),
     *[("8.8.8.8", {}, trusted, True) for trusted in (LISTED, Proxies(1), Proxies())],
     ("2001:4860:4860::8888", {}, Proxies(), True),
     ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"}, Proxies(), True),

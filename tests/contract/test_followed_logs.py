@@ -22,6 +22,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Line, Tally, parse
 from presence_middleware.replay.site import Follower, Moment, count_online
+from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_command
 from tests.support.servers import environment, free_port
@@ -34,6 +35,12 @@ MINUTE = int(NOON) // 60 * 60
 def line(at: float, user: str = "-", address: str = "192.0.2.7", path: str = "/") -> bytes:
     moment = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(at))
     return f'{address} - {user} [{moment}] "GET {path} HTTP/1.1" 200 1 "-" "Firefox"\n'.encode()
+
+
+def parsed(text: bytes) -> Line:
+    found = parse(text)
+    assert found
+    return found
 
 
 class Log:
@@ -247,19 +254,13 @@ def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     follower, presence = Follower(site, tally, clock), Presence(site, clock=clock)
     ages = {"now": 0.0, "ann": 599.0, "old": 600.0, "older": 86400.0, "soon": -60.0}
     for user, age in ages.items():
-        parsed = parse(line(int(clock.now) - age, user, path=f"/t/{user}"))
-        assert parsed
-        follower.add(parsed)
+        follower.add(parsed(line(int(clock.now) - age, user, path=f"/t/{user}")))
     follower.recorder.run_once()
     assert {each.id for each in presence.online()} == {"now", "ann", "soon"}
-    seen = presence.last_seen("soon")
-    assert seen
-    assert seen.timestamp() == clock.now
+    assert presence.last_seen("soon") == moment_of(clock.now)
     assert presence.count(room="/t/ann") == 1
     for number in range(103):
-        parsed = parse(line(clock.now).replace(b"Firefox", b"Firefox/%d" % number))
-        assert parsed
-        follower.add(parsed)
+        follower.add(parsed(line(clock.now).replace(b"Firefox", b"Firefox/%d" % number)))
     assert tally.odd == {"old": 2, "ahead": 1, "refused": 3}
     said_first = ("a line is 600 seconds old", "a line is 60 seconds ahead", "more than 100 new gu")
     assert len(said) == 3
@@ -315,24 +316,20 @@ def test_lines_of_json_are_read(
     fields: dict[str, Any], differs: dict[str, Any], *, is_escaped: bool
 ) -> None:
     text = json.dumps(fields, ensure_ascii=is_escaped)
-    found = parse(text.encode(errors="surrogateescape"))
-    assert found
+    found = parsed(text.encode(errors="surrogateescape"))
     request, expected = found.request, {**FOUND, **differs}
     assert found.at == 1767614430
     assert {name: getattr(request, name) for name in expected} == expected
     referer = "http://from.example/" if expected["user_agent"] else None
     assert request.header("referer") == referer
-    refused = parse(json.dumps({**fields, "status": 401}).encode())
-    assert refused
-    assert refused.request.user is None
+    assert parsed(json.dumps({**fields, "status": 401}).encode()).request.user is None
 
 
 def test_half_a_character_in_json_hides_nobody() -> None:
     """Some servers write a User-Agent that they cut off within a character."""
     half = {**NGINX, "remote_user": "a\ud83d", "request": "GET /\ude00 x"}
-    found = parse(json.dumps(half).encode())
-    assert found
-    assert (found.request.user, found.request.path) == ("a\ufffd", "/\ufffd")
+    request = parsed(json.dumps(half).encode()).request
+    assert (request.user, request.path) == ("a\ufffd", "/\ufffd")
 
 
 WRONG_TIMES: list[Any] = [

@@ -19,10 +19,20 @@ from starlette.routing import Route
 
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.identity.sources import SOURCES
-from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, never, nothing, opened
+from tests.support.asking import (
+    Inner,
+    Request,
+    State,
+    ask_asgi,
+    ask_wsgi,
+    names,
+    never,
+    nothing,
+    opened,
+)
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
 from tests.support.statuses import (
@@ -35,12 +45,6 @@ from tests.support.statuses import (
     over_wsgi,
 )
 from tests.support.transports import AsgiTransport
-
-
-def visit_in(state: State) -> Visit:
-    visit = state["presence_middleware.visit"]
-    assert isinstance(visit, Visit)
-    return visit
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_the_identity_of_an_inner_layer_wins(
 
     def layer(state: State) -> None:
         for each in said:
-            visit_in(state).identify(each)
+            names(each)(state)
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity(*expected)
@@ -77,9 +81,9 @@ def test_the_identity_of_an_inner_layer_wins(
 
 def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
     def layer(state: State) -> None:
-        visit_in(state).identify("ann", kind="guest")
+        names("ann", "guest")(state)
         with pytest.raises(QueryError, match=r"unknown kind .robot.: .* user, guest"):
-            visit_in(state).identify("ann", kind="robot")
+            names("ann", "robot")(state)
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
@@ -182,10 +186,6 @@ def test_the_user_of_a_header_is_what_stands_before_the_first_colon(
 # The status of the response.
 
 
-def named(state: State) -> None:
-    state["presence_middleware.visit"].identify("bob")
-
-
 def of_header(request: WsgiRequest) -> str | None:
     return request.header("x-user")
 
@@ -211,7 +211,11 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     },
     # Frameworks answer it themselves, before the page that looks at a password.
     "OPTIONS": (CHECKED, Call(BASIC, method="OPTIONS"), []),
-    "named by a layer": (CHECKED, Call(BASIC, before=named, statuses=(401,)), [("user", "bob")]),
+    "named by a layer": (
+        CHECKED,
+        Call(BASIC, before=names("bob"), statuses=(401,)),
+        [("user", "bob")],
+    ),
     # Any source can be checked.
     **{
         f"{source}: {status}": (
@@ -222,7 +226,7 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
         for status, counted in ((403, GUEST), (200, ANN))
         for source, state in (
             *(("header:X-User", {}), ("header:X-User:raw", {}), ("cookie:sid:raw", {})),
-            ("auth", {"REMOTE_USER": "ann", "user": "ann"}),
+            ("auth", LOGGED_IN),
             (f"{__name__}:of_header", {}),
         )
     },
@@ -415,22 +419,12 @@ def out(status: int = 200, path: str = "/logout", method: str = "GET", **headers
     return Call({**HEADER, **named}, path, method, (status,), is_streaming=method == "GET")
 
 
-def identify(state: State) -> None:
-    state["presence_middleware.visit"].identify("ann")
-
-
-def identify_and_forget(state: State) -> None:
-    identify(state)
-    state["presence_middleware.visit"].identify(None)
-
-
-def forget_and_say_so(state: State) -> None:
-    forget(state)
-    say_so(state)
+def in_turn(*layers: Inner) -> Inner:
+    return lambda state: [layer(state) for layer in layers]
 
 
 def log_in(state: State) -> None:
-    state.update({"REMOTE_USER": "ann", "user": "ann"})
+    state.update(LOGGED_IN)
 
 
 def forget(state: State) -> None:
@@ -449,6 +443,8 @@ class Case(NamedTuple):
 
 
 cross = partial(out, Sec_Fetch_Site="cross-site")
+OF_AN_API = {"exclude": "/api/*", "logout": "/api/*"}
+OF_BASIC = {"identity": "user=basic"}
 CASES = {
     **{
         f"{method}: {status}": Case(out(status, method=method), status >= 400)
@@ -465,14 +461,8 @@ CASES = {
         ]
     },
     # A path that is no visit can log out.
-    **{
-        f"excluded: {status}": Case(
-            out(status, "/api/logout"),
-            status > 400,
-            given={"exclude": "/api/*", "logout": "/api/*"},
-        )
-        for status in (200, 500)
-    },
+    "excluded: 200": Case(out(200, "/api/logout"), given=OF_AN_API),
+    "excluded: 500": Case(out(500, "/api/logout"), True, given=OF_AN_API),
     # What a browser asks for by itself, and another site that opens the path.
     "a prefetch": Case(out(Sec_Purpose="prefetch"), True),
     "an old prefetch": Case(out(Purpose="prefetch"), True),
@@ -494,12 +484,13 @@ CASES = {
         Call(path="/logout", state=LOGGED_IN, before=forget), visit=Call(state=LOGGED_IN)
     ),
     "at arrival, and a layer says so late": Case(
-        Call(path="/logout", state=LOGGED_IN, before=forget_and_say_so),
+        Call(path="/logout", state=LOGGED_IN, before=in_turn(forget, say_so)),
         visit=Call(state=LOGGED_IN),
     ),
-    "by a layer": Case(Call(path="/logout", before=identify), visit=Call(before=identify)),
+    "by a layer": Case(Call(path="/logout", before=names("ann")), visit=Call(before=names("ann"))),
     "by a layer that forgets": Case(
-        Call(path="/logout", before=identify_and_forget), visit=Call(before=identify)
+        Call(path="/logout", before=in_turn(names("ann"), names(None))),
+        visit=Call(before=names("ann")),
     ),
     "before the status": Case(Call(path="/logout", before=log_in), visit=Call(before=log_in)),
     "one kind": Case(
@@ -508,10 +499,7 @@ CASES = {
     "a guest who logs in elsewhere": Case(out(), True, visit=Call()),
     **{
         f"basic: {status}": Case(
-            Call(BASIC, "/logout", statuses=(status,)),
-            status > 400,
-            visit=Call(BASIC),
-            given={"identity": "user=basic"},
+            Call(BASIC, "/logout", "GET", (status,)), status > 400, Call(BASIC), OF_BASIC
         )
         for status in (200, 302, 401)
     },

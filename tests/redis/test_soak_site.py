@@ -22,6 +22,7 @@ import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from tests.support.backends import wait_until
+from tests.support.beside import in_thread
 from tests.support.sentinels import Sentinels
 from tests.support.servers import ROOT, WebServer, environment, gunicorn, uvicorn
 from tests.support.soak_crowd import OVER, STAYERS
@@ -81,13 +82,11 @@ def following(readers: list[Reader]) -> Iterator[None]:
             task.cancel()
 
     is_over = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(follow()))
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    with in_thread(lambda: asyncio.run(follow())):
+        try:
+            yield
+        finally:
+            is_over.set()
 
 
 def resident(*sessions: int) -> dict[int, int]:

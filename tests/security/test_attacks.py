@@ -345,6 +345,8 @@ NO_EXPIRIES = [
     *("Bx4rB6", "z", "A", "E3d1S6E3d1S6", "-E3d1S6", "E3d1S\u0666", 4102444800, ["E3d1S6"])
 ]
 TOKEN, HOUR = jwt_of(KEY, {"who": "ann", "exp": 4102444800}), int(time.time()) + 3600
+OTHER_TIMES = [{name: HOUR} for name in ("nbf", "iat")]
+OTHER_TIMES += [{"exp": end} for end in (HOUR - 7200, 0, -1, 10**400)]
 PARTS = "k,key, rest of it, and more"
 SIGNED = {
     **{
@@ -424,18 +426,7 @@ SIGNED = {
         )
     },
     "tokens of now": row(JWT, jwts({"exp": HOUR}, {"nbf": 1, "iat": 1}), USER),
-    "tokens of other times": row(
-        JWT,
-        jwts(
-            {"exp": HOUR - 7200},
-            {"exp": 0},
-            {"exp": -1},
-            {"exp": 10**400},
-            {"nbf": HOUR},
-            {"iat": HOUR},
-        ),
-        GUEST,
-    ),
+    "tokens of other times": row(JWT, jwts(*OTHER_TIMES), GUEST),
 }
 ATTACKS = ADDRESSES | LOGINS | SIGNED
 

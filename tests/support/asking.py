@@ -147,6 +147,11 @@ def nothing(_: State) -> None:
     """An inner layer that does nothing."""
 
 
+def names(id: object, kind: str | None = None) -> Inner:
+    """Return an inner layer that says who the request is from."""
+    return lambda state: state["presence_middleware.visit"].identify(id, kind)
+
+
 async def never(*_: object) -> Any:
     """An app that is never asked, or what it never receives or sends."""
     raise AssertionError

@@ -336,15 +336,15 @@ def drawn(query: str = "", samples: Samples = CHARTED) -> ET.Element:
     return ET.fromstring(Site(samples=samples).ask("/chart.svg", query).body)
 
 
-def test_the_page_knows_which_kinds_have_a_list() -> None:
-    page = ask("", of=settings(store="guest=hyperloglog", board_token="")).body.decode()
-    assert 'data-kinds="user guest bot" data-listed="user"' in page
-    assert 'data-names="off"' in page
-
-
-def test_the_page_asks_for_no_token_where_nothing_is_listed() -> None:
-    page = ask("", of=settings(store="hyperloglog")).body.decode()
-    assert 'data-listed=""' in page
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [({"store": "guest=hyperloglog", "board_token": ""}, "user"), ({"store": "hyperloglog"}, "")],
+)
+def test_the_page_asks_for_no_token_where_none_is_set_or_nothing_is_listed(
+    given: dict[str, str], listed: str
+) -> None:
+    page = ask("", of=settings(**given)).body.decode()
+    assert f'data-kinds="user guest bot" data-listed="{listed}"' in page
     assert 'data-names="off"' in page
 
 

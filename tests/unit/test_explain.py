@@ -78,10 +78,9 @@ RULES: list[tuple[str, str, str]] = [
     (HEADER, BROWSER, "no: no such header"),
     ("user=cookie:sid:raw", "Cookie: sid=1", "user 1"),
     ("user=environ:HTTP_X_USER", "x-user: ann", "user ann"),
-    *(
-        (f"user={source}", BROWSER, SET_BY_APP)
-        for source in ("scope:state.user", "auth", "identify")
-    ),
+    ("user=scope:state.user", BROWSER, SET_BY_APP),
+    ("user=auth", BROWSER, SET_BY_APP),
+    ("user=identify", BROWSER, SET_BY_APP),
     ("user=basic", f"Authorization: Basic {VALUE}", "no: no user of HTTP Basic"),
     (f"user={HERE}by_key", "X-Key: k1", "user shop-7"),
     (f"user={HERE}by_key", BROWSER, "no: it returned no id"),

@@ -13,7 +13,7 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
 from presence_middleware.request import WsgiRequest
-from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
+from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, names, nothing
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -272,10 +272,6 @@ def test_a_function_that_finds_no_id_is_logged_once(
 
 async def asynchronous(_: Asked) -> str:
     raise AssertionError
-
-
-def names(id: str, kind: str | None = None) -> Inner:
-    return lambda state: state["presence_middleware.visit"].identify(id, kind)
 
 
 HIDDEN, ANYBODY = Identity("invisible", "42"), Identity("user", "7")

@@ -296,31 +296,17 @@ SAME = ["more than 50 addresses have the same id of kind user", "user=cookie:NAM
 # An identity, settings, the seconds between requests, the request of each number, how many are
 # right, and what the notice says.
 Crowd = tuple[str, dict[str, Any], float, Callable[[int], Sent], int, list[str]]
-NOBODY: list[tuple[str, str]] = [(BY_HEADER, "user"), (MEMBERS, "member or staff")]
+STAFF = f"no member or staff among {VISITS} visits"
 CROWDS: list[Crowd] = [
-    *(
-        (
-            rules,
-            {},
-            1,
-            lambda _: over_wsgi(),
-            VISITS - 1,
-            [f"no {kinds} among {VISITS} visits", LOOK],
-        )
-        for rules, kinds in NOBODY
-    ),
+    (BY_HEADER, {}, 1, lambda _: over_wsgi(), VISITS - 1, [NO_USER, LOOK]),
+    (MEMBERS, {}, 1, lambda _: over_wsgi(), VISITS - 1, [STAFF, LOOK]),
     ("guest=visitor", BEHIND, 0, crowd(PUBLIC), 100, [f"more than 100 {GUESTS} address", TRUSTED]),
     ("guest=visitor", BEHIND, 0, networks, 2000, [f"more than 2000 {GUESTS} /48", TRUSTED]),
-    *(
-        ("guest=visitor", BEHIND, 0, crowd(at), 100, [SILENT, HEADER, TRUSTED])
-        for at in ("::1", None)
-    ),
-    *(
-        (DEFAULT, {}, 0, namesakes(view, user=user), SHARED_BY, SAME)
-        for view, user in (
-            *((over_wsgi, "user"), (over_asgi, "user"), (over_asgi, SimpleUser("user"))),
-        )
-    ),
+    ("guest=visitor", BEHIND, 0, crowd("::1"), 100, [SILENT, HEADER, TRUSTED]),
+    ("guest=visitor", BEHIND, 0, crowd(None), 100, [SILENT, HEADER, TRUSTED]),
+    (DEFAULT, {}, 0, namesakes(over_wsgi, user="user"), SHARED_BY, SAME),
+    (DEFAULT, {}, 0, namesakes(over_asgi, user="user"), SHARED_BY, SAME),
+    (DEFAULT, {}, 0, namesakes(over_asgi, user=SimpleUser("user")), SHARED_BY, SAME),
 ]
 
 
@@ -345,7 +331,7 @@ def visitors(number: int, **given: Any) -> Iterator[Sent]:
 
 
 SHARING = "user=auth, guest=user-agent, other=cookie:sid"
-NO_VISITS = {"PATH_INFO": "/healthz", "HTTP_PRESENCE": "passive"}
+NO_VISITS = [{"PATH_INFO": "/healthz"}, {"HTTP_PRESENCE": "passive"}]
 HERE = "127.0.0.1"
 # A developer sends many requests, and cookies distinguish guests behind any proxy.
 FROM_HERE = [
@@ -402,10 +388,7 @@ RIGHT: list[tuple[str, float, Iterable[Sent]]] = [
     ),
     *((f"user=auth, guest={source}", 1, FROM_HERE) for source in ("visitor", "cookie:sid")),
     (BY_HEADER, 1, [over_wsgi(user_agent="curl/8")] * 2 * VISITS),
-    *(
-        (BY_HEADER, 1, [WsgiRequest({**HIDDEN, key: value})] * 2 * VISITS)
-        for key, value in NO_VISITS.items()
-    ),
+    *((BY_HEADER, 1, [WsgiRequest({**HIDDEN, **each})] * 2 * VISITS) for each in NO_VISITS),
 ]
 
 

@@ -288,10 +288,8 @@ AFTER = minutes(300, NOON + 30 * DAY)
 # Lines, those of them that are kept, and when they are read.
 LOGS: list[tuple[list[int], list[int], float]] = [
     # A burst of lines far ahead, those of a host with a wrong clock. Lone ones are drawn below.
-    *(
-        ([*LOG[:150], *minutes(burst, FAR), *LOG[150:]], LOG, TODAY)
-        for burst in (2, FOLLOWING // 2 - 1)
-    ),
+    ([*LOG[:150], *minutes(2, FAR), *LOG[150:]], LOG, TODAY),
+    ([*LOG[:150], *minutes(FOLLOWING // 2 - 1, FAR), *LOG[150:]], LOG, TODAY),
     # The last lines are accepted unless they are in the future.
     ([*LOG, TODAY], [*LOG, TODAY], TODAY),
     ([*LOG, TODAY], LOG, TODAY - 2 * DAY),
