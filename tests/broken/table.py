@@ -1069,10 +1069,9 @@ clock-of-the-server-before: After a lost connection, the server is asked for its
 ~ return is_same_server and self.stamp() - self._asked_at ==> return self.stamp() - self._asked_at
 clock-is-trusted-for-ever: The server is asked for its time every ten seconds.
 ~ return is_same_server and self.stamp() - self._asked_at <= seconds ==> return is_same_server
-= servers/test_processes.py::test_a_loop_that_outlives_other_modules_prints_no_error
+= servers/test_processes.py::test_a_process_forks_and_ends_without_an_error
 loop-outlives-its-modules: The end of Python prints no error of a connection that is still open.
 - atexit.register(_async_clients.clear)
-= servers/test_processes.py::test_a_child_may_call_the_last_hook_of_a_fork_alone
 hook-of-a-fork-alone-fails: A worker of uWSGI with `--py-call-osafterfork` logs no error.
 ~ with suppress(RuntimeError):  # uWSGI ==> if True:  # uWSGI
 = servers/test_processes.py::test_a_stuck_write_is_logged_once_each_time_and_delays_no_request

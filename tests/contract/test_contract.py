@@ -166,21 +166,26 @@ def test_a_list_ends_though_people_are_seen_as_fast_as_it_is_read(site: Site) ->
     assert next(writes, None), "it ended while they were still seen"
 
 
-@IN_MEMORY
-@SORTED
-def test_whoever_moves_away_from_a_moment_of_many_hides_nobody(site: Site) -> None:
-    times = {f"id{n:04}": NOON - 9 for n in range(3 * PAGE)}
-    writes = iter([{}, {f"id{n:04}": NOON - 1 for n in range(900)}])
-    assert len(listed_beside_a_writer(site, times, writes)) == 3 * PAGE
+OF_A_MOMENT = {f"id{n:04}": NOON - 9 for n in range(3 * PAGE)}
+MANY = {f"id{n:04}": NOON - 99 + n / 1e3 for n in range(5 * PAGE)}
+AGAIN = [*list(MANY)[: 3 * PAGE + 500], max(MANY)]
 
 
 @IN_MEMORY
 @SORTED
-def test_many_who_are_seen_again_while_everybody_is_listed_hide_nobody(site: Site) -> None:
-    times = {f"id{n:04}": NOON - 99 + n / 1e3 for n in range(5 * PAGE)}
-    seen = [*list(times)[: 3 * PAGE + 500], max(times)]
-    writes = iter([{}, {}, {}, {id: NOON - 9 + n / 1e3 for n, id in enumerate(seen)}])
-    assert len(listed_beside_a_writer(site, times, writes)) == 5 * PAGE
+@pytest.mark.parametrize(
+    ("times", "trips", "seen"),
+    [
+        (OF_A_MOMENT, 1, {f"id{n:04}": NOON - 1 for n in range(900)}),
+        (MANY, 3, {id: NOON - 9 + n / 1e3 for n, id in enumerate(AGAIN)}),
+    ],
+    ids=["of a moment of many", "many"],
+)
+def test_those_who_are_seen_again_while_everybody_is_listed_hide_nobody(
+    site: Site, times: dict[str, float], trips: int, seen: dict[str, float]
+) -> None:
+    writes = iter([*[{}] * trips, seen])
+    assert len(listed_beside_a_writer(site, times, writes)) == len(times)
 
 
 def test_times_written_by_another_program_do_not_block_a_reader(

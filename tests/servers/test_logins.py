@@ -29,18 +29,13 @@ from tests.support import login_sites as sites
 from tests.support.asking import Request, ids
 from tests.support.login_sites import NOBODY, SECRET
 from tests.support.servers import NEVER
-from tests.support.template_sites import configure_django
+from tests.support.template_sites import LAYERS, LINE, configure_django
 from tests.support.timed_site import Clock
 from tests.support.transports import AsgiTransport
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
 USER = "42"
 BEFORE, LOGGED_IN, AFTER = 140, 141, 142  # versions of browsers, so guests of their own
-LAYERS = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-]
-LINE = "presence_middleware.django.PresenceMiddleware"
 
 
 @dataclass(frozen=True)

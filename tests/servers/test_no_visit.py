@@ -306,9 +306,3 @@ def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_addr
     assert recorder.flush()
     assert Presence(polled).count("guest") == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_paths_with_a_plus_are_added_to_the_default_paths() -> None:
-    added = Settings.from_env({}, exclude="+/poll, + /live/*, +/ping").exclude
-    assert added == (*Settings.from_env({}).exclude, "/poll", "/live/*")
-    assert Settings.from_env({}, exclude=["+/poll", "+/live/*"]).exclude == added

@@ -205,7 +205,7 @@ def test_a_request_just_after_the_machine_slept_has_its_own_time(
     assert [each.id for each in presence.online()] == ["bob"]
 
 
-# Forks
+# Forks, and the end
 
 
 IMPORTING = """
@@ -241,12 +241,6 @@ print([name for pid, name in children.items() if os.waitpid(pid, 0)[1]], len(chi
 """
 
 
-def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str]) -> None:
-    """How children record, test_recorder.py shows, and uWSGI and `--preload` in test_servers.py."""
-    done = run_program(IMPORTING, **variables)
-    assert (done.stdout, done.stderr) == ("[] True\n", "")
-
-
 ALONE = """
 import os
 
@@ -261,12 +255,6 @@ print(len(hooks) > 1, presence.count())
 """
 
 
-def test_a_child_may_call_the_last_hook_of_a_fork_alone(variables: dict[str, str]) -> None:
-    """As a worker of uWSGI with `--py-call-osafterfork`: an error would be in its log."""
-    done = run_program(ALONE, **variables)
-    assert (done.stdout, done.stderr) == ("True 0\n", "")
-
-
 LATE = """
 import asyncio, os, sys
 
@@ -279,10 +267,22 @@ os.kept = loop, sys.modules["redis.asyncio.connection"]
 """
 
 
-def test_a_loop_that_outlives_other_modules_prints_no_error(variables: dict[str, str]) -> None:
-    """As that of Daphne does when `runserver` loads a site again."""
-    done = run_program(LATE, **variables)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+PROGRAMS = {
+    # How children record, test_recorder.py shows, and uWSGI and `--preload` in test_servers.py.
+    "a child that was forked during an import reads": (IMPORTING, "[] True\n"),
+    # As a worker of uWSGI with `--py-call-osafterfork`: an error would be in its log.
+    "a child may call the last hook of a fork alone": (ALONE, "True 0\n"),
+    # As that of Daphne does when `runserver` loads a site again.
+    "a loop that outlives other modules prints no error": (LATE, "0\n"),
+}
+
+
+@pytest.mark.parametrize(("program", "output"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_process_forks_and_ends_without_an_error(
+    program: str, output: str, variables: dict[str, str]
+) -> None:
+    done = run_program(program, **variables)
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 # Tasks and trio

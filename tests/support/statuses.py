@@ -69,6 +69,7 @@ class Call:
 
 
 Ask = Callable[[Settings, Call], Answer]
+"""Has an app answer a request, over one protocol or another."""
 
 
 def over_wsgi(settings: Settings, call: Call) -> Answer:

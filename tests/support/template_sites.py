@@ -30,12 +30,15 @@ from presence_middleware.flask import init_app
 from presence_middleware.starlette import presence_context
 from tests.support.transports import AsgiTransport
 
+SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
+LAYERS = (SESSION, "django.contrib.auth.middleware.AuthenticationMiddleware")
+LINE = "presence_middleware.django.PresenceMiddleware"
 USERS = ["7", "8", "9"]
-LINE = "{{ presence.count() }} {{ presence.counts() }} {{ presence.is_online('7') }}"
+OFTEN = "{{ presence.count() }} {{ presence.counts() }} {{ presence.is_online('7') }}"
 JINJA = {
     "nothing": "nothing",
     "count": "{{ presence.count() }}",
-    "many": f"{{% for n in range(7) %}}{LINE} {{% endfor %}}",
+    "many": f"{{% for n in range(7) %}}{OFTEN} {{% endfor %}}",
     "among": "{{ presence.online_among(['7', '8', '9']) }}",
     "nobody": "{{ presence.online_among([]) }}",
 }

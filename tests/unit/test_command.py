@@ -19,16 +19,19 @@ def test_minute_sets_have_no_times_to_print(variables: dict[str, str]) -> None:
     assert run_command("online", env=variables).stdout == "bob\n"
 
 
-def test_counting_an_in_memory_site_from_outside_is_an_error_not_zero() -> None:
-    ended = run_command("count", env={"PRESENCE_REDIS_URL": "memory://"})
-    assert ended.exit_code == 2
-    assert "inside the process of the site" in ended.stderr
-
-
-def test_commands_never_start_a_server(tmp_path: Path) -> None:
-    ended = run_command("count", env={"PRESENCE_REDIS_URL": f"embedded://{tmp_path}/site"})
-    assert ended.exit_code == 3
-    assert "no embedded server is running" in ended.stderr
+@pytest.mark.parametrize(
+    ("url", "status", "text"),
+    [
+        ("memory://", 2, "inside the process of the site"),
+        ("embedded://{}/site", 3, "no embedded server is running"),
+    ],
+)
+def test_no_command_counts_zero_in_a_memory_of_its_own_or_starts_a_server(
+    url: str, status: int, text: str, tmp_path: Path
+) -> None:
+    ended = run_command("count", env={"PRESENCE_REDIS_URL": url.format(tmp_path)})
+    assert ended.exit_code == status
+    assert text in ended.stderr
     assert not (tmp_path / "site").exists()
 
 

@@ -28,13 +28,10 @@ from presence_middleware.recorder import recorder_for
 from tests.support.asking import in_loop
 from tests.support.commands import run_program
 from tests.support.statuses import FIREFOX
-from tests.support.template_sites import configure_django
+from tests.support.template_sites import LAYERS, LINE, configure_django
 from tests.support.transports import AsgiTransport
 from tests.unit.test_asgi import Gateway, silent
 
-LINE = "presence_middleware.django.PresenceMiddleware"
-SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
-LAYERS = (SESSION, "django.contrib.auth.middleware.AuthenticationMiddleware")
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"

@@ -30,7 +30,7 @@ from presence_middleware.settings import Settings, variable
 from presence_middleware.stores import STORES
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, environment
-from tests.support.template_sites import configure_django
+from tests.support.template_sites import LINE, configure_django
 from tests.unit.test_public_surface import public
 
 README = ROOT / "README.md"
@@ -102,8 +102,7 @@ def test_the_python_blocks_of_a_page_run_in_order(
     monkeypatch.setenv("PRESENCE_REDIS_URL", f"memory://{prefix}")
     monkeypatch.setenv("PRESENCE_ROOMS", "/t/{topic}/*, /docs/*")
     configure_django()
-    line = "presence_middleware.django.PresenceMiddleware"
-    monkeypatch.setattr(django_settings, "MIDDLEWARE", [line])
+    monkeypatch.setattr(django_settings, "MIDDLEWARE", [LINE])
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
     namespace: dict[str, Any] = {}

@@ -412,6 +412,7 @@ def proxies(*names: str, **given: Any) -> Proxies:
 
 
 TWO, KEY = f"{SECRET}, {SECRET}2", PUBLIC_KEY
+ADDED = (*Settings().exclude, "/poll", "/live/*")
 # A setting, texts and other values of it, and what they mean.
 READ: list[tuple[str, list[Any], Any]] = [
     *(
@@ -430,6 +431,8 @@ READ: list[tuple[str, list[Any], Any]] = [
     ("session_secret", [SECRET.encode()], (SECRET,)),
     ("session_secret", [[SECRET, b"other"]], (SECRET, "other")),
     ("rooms", [" named "], ("named",)),
+    # Paths with a plus are added to the default paths.
+    ("exclude", ["+/poll, + /live/*, +/ping", ["+/poll", "+/live/*"]], ADDED),
     ("ip_prefix", [" /8 , /128 "], (8, 128)),
     ("ip_prefix", ["/0, /0"], (0, 0)),
     ("ip_prefix", ["/24, /56", "24, 56", "/24,/56"], (24, 56)),
