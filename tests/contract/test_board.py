@@ -5,7 +5,6 @@ import gc
 import json
 import random
 import re
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,19 +57,6 @@ def nothing() -> Plan[Any]:
 READ = SharedRead("counts", (), nothing())
 
 
-class Claims:
-    """A clock that stands still and counts how often it is read."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        with self._lock:
-            self.count += 1
-        return 0.0
-
-
 @pytest.fixture
 def site(valkey: Server, prefix: str) -> Settings:
     given = {"redis_url": valkey.url, "prefix": prefix, "rooms": "/t/{x}"}
@@ -98,16 +84,11 @@ def shown(response: Response) -> tuple[int, Any]:
 
 
 def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., SharedRead]) -> None:
-    presence, clock, reads = Presence(site), Clock(), Mock()
-    cache = Cache(clock)
-
-    def run(plan: Plan[Any]) -> Any:
-        reads(plan)
-        return presence.run(plan)
-
+    presence, clock = Presence(site), Clock()
+    cache, reads = Cache(clock), Mock(side_effect=presence.run)
     for hundredth in range(250):
         clock.now = 1000.0 + hundredth / 100
-        _, found = shown(at_once(cache.get(ask("/counts"), run)))
+        _, found = shown(at_once(cache.get(ask("/counts"), reads)))
         assert found["counts"]["user"] == (0 if hundredth < 100 else 1)
         if not hundredth:
             presence.touch("bob")
@@ -121,13 +102,18 @@ class Killed(BaseException):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
     """If the thread that reads is killed, another one reads."""
-    claims, reads = Claims(), Mock(return_value=ANSWER)
-    cache = Cache(claims)
+    claims, reads = list[None](), Mock(return_value=ANSWER)
+
+    def clock() -> float:
+        claims.append(None)  # by a reader who asks
+        return 0.0
+
+    cache = Cache(clock)
 
     def run(plan: Plan[Any]) -> Response:
         answer: Response = reads(plan)
         if reads.call_count == 1:
-            wait_until(lambda: claims.count == READERS)
+            wait_until(lambda: len(claims) == READERS)
         if reads.call_count <= killed:
             raise Killed
         return answer

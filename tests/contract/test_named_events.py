@@ -27,6 +27,7 @@ from presence_middleware.events import streams as pages
 from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
+from tests.support.asking import in_loop
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.beside import in_thread, on_call
@@ -251,32 +252,29 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
     assert take("bob") == (False, "3")
 
 
-def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
+@in_loop
+async def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.3)
     names = [f"id{number}" for number in range(6)]
+    async with AsyncPresence(backend=Backend(plain.settings)).events(name="mailer") as events:
+        await to_thread(plain.begun, events)
+        plain.come(*names)
+        received = {(await anext(events)).id}
+        text = plain.run("DUMP", plain.lease_key())
+        plain.run("DEL", plain.lease_key())
+        plain.run("SADD", plain.lease_key(), "of another program")
+        await to_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
 
-    async def test() -> None:
-        async with AsyncPresence(backend=Backend(plain.settings)).events(name="mailer") as events:
-            await to_thread(plain.begun, events)
-            plain.come(*names)
-            received = {(await anext(events)).id}
-            text = plain.run("DUMP", plain.lease_key())
-            plain.run("DEL", plain.lease_key())
-            plain.run("SADD", plain.lease_key(), "of another program")
-            await to_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
+        async def receive_all() -> None:
+            while len(received) < len(names):
+                received.add((await anext(events)).id)
 
-            async def receive_all() -> None:
-                while len(received) < len(names):
-                    received.add((await anext(events)).id)
-
-            rest = asyncio.create_task(receive_all())
-            await to_thread(wait_until, lambda: events._waiter is not None)
-            plain.run("RESTORE", plain.lease_key(), 60_000, text, "REPLACE")
-            await asyncio.wait_for(rest, 10)
-
-    asyncio.run(test())
+        rest = asyncio.create_task(receive_all())
+        await to_thread(wait_until, lambda: events._waiter is not None)
+        plain.run("RESTORE", plain.lease_key(), 60_000, text, "REPLACE")
+        await asyncio.wait_for(rest, 10)
 
 
 def test_a_lease_that_is_held_again_at_once_drops_nothing(

@@ -25,7 +25,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
-from tests.support.beside import in_child
+from tests.support.beside import in_child, on_call
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -248,18 +248,12 @@ def test_an_exit_that_can_start_no_thread_looks_up_no_known_host(
     assert asked[1:] == [1, 1, 2]
 
 
-def test_a_timeout_that_is_set_is_not_set_again() -> None:
+def test_a_timeout_that_is_set_is_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """To set a timeout is a system call, and each packet would need one."""
-    timeouts: list[float | None] = []
-
-    class Noting(socket.socket):
-        def settimeout(self, value: float | None, /) -> None:
-            timeouts.append(value)
-            super().settimeout(value)
-
-    one, other = socket.socketpair()
-    with other, Noting(fileno=one.detach()) as sock:
-        connected = limits.TimedSocket(sock)
+    timeouts, (one, other) = list[float](), socket.socketpair()
+    on_call(monkeypatch, socket.socket, "settimeout", lambda _, value: timeouts.append(value))
+    with one, other:
+        connected = limits.TimedSocket(one)
         connected.settimeout(0.5)
         for _ in range(2):
             connected.sendall(b"PING")

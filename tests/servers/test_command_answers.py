@@ -22,17 +22,9 @@ WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 COMMANDS = sorted(command.commands)
 # Those that ask Redis, and what they want to be told.
-ASKING = {
-    "count": [],
-    "online": [],
-    "active": [],
-    "wait": [],
-    "seen": ["ann"],
-    "friends": ["set"],
-    "history": [],
-    "peak": [],
-    "leave": ["ann"],
-    "forget": ["ann", "--yes"],
+ASKING: dict[str, list[str]] = {
+    **{name: [] for name in ("count", "online", "active", "wait", "history", "peak")},
+    **{"seen": ["ann"], "friends": ["set"], "leave": ["ann"], "forget": ["ann", "--yes"]},
 }
 
 

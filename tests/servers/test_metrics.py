@@ -5,14 +5,13 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
@@ -24,7 +23,7 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Answer, exchange
 from tests.support.backends import wait_until
-from tests.support.beside import in_thread
+from tests.support.beside import in_thread, on_call
 from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
@@ -75,21 +74,16 @@ SCRAPE: Any = {"type": "http", "method": "GET", "query_string": b"", "headers": 
 
 @pytest.mark.parametrize("run", [trio.run, lambda app, *given: asyncio.run(app(*given))])
 def test_the_app_serves_metrics_in_any_loop_and_collects_outside_of_it(
-    recorder: Recorder, run: Callable[..., Answer]
+    recorder: Recorder, run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[threading.Thread] = []
-
-    class Noting(PresenceCollector):
-        def collect(self) -> Iterable[Metric]:
-            threads.append(threading.current_thread())
-            return super().collect()
-
-    registry = CollectorRegistry()
-    registry.register(Noting(recorder))
+    threads, registry = list[threading.Thread](), CollectorRegistry()
+    registry.register(PresenceCollector(recorder))
+    here = threading.current_thread
+    on_call(monkeypatch, PresenceCollector, "collect", lambda _: threads.append(here()))
     answer = run(exchange, make_asgi_app(registry), SCRAPE)
     assert (answer.status, b"presence_up 1.0" in answer.body) == (200, True)
     assert threads
-    assert threading.current_thread() not in threads
+    assert here() not in threads
 
 
 def test_the_counters_match_the_recorder(recorder: Recorder) -> None:

@@ -148,30 +148,21 @@ def configure_django() -> None:
     """Configure Django for this process, once."""
     if django_settings.configured:
         return
+    contrib = [f"django.contrib.{name}" for name in ("auth", "contenttypes", "sessions")]
+    options = {
+        "context_processors": ["presence_middleware.django.context_processors.presence"],
+        "loaders": [("django.template.loaders.locmem.Loader", DJANGO)],
+    }
+    backend = "django.template.backends.django.DjangoTemplates"
     django_settings.configure(
         SECRET_KEY="only in this test",
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
         DEBUG_PROPAGATE_EXCEPTIONS=True,
-        INSTALLED_APPS=[
-            "django.contrib.auth",
-            "django.contrib.contenttypes",
-            "django.contrib.sessions",
-            "presence_middleware.django",
-        ],
+        INSTALLED_APPS=[*contrib, "presence_middleware.django"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}},
         SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-        TEMPLATES=[
-            {
-                "BACKEND": "django.template.backends.django.DjangoTemplates",
-                "OPTIONS": {
-                    "context_processors": [
-                        "presence_middleware.django.context_processors.presence"
-                    ],
-                    "loaders": [("django.template.loaders.locmem.Loader", DJANGO)],
-                },
-            }
-        ],
+        TEMPLATES=[{"BACKEND": backend, "OPTIONS": options}],
     )
     django.setup()
 
