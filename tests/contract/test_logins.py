@@ -8,6 +8,7 @@ from functools import partial
 from inspect import getclosurevars
 from math import inf
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -347,12 +348,7 @@ def test_a_handler_is_told_nobody_until_the_response_has_a_status(ask: Ask, site
 
 
 def test_start_response_is_wrapped_only_where_a_status_matters(site: Site) -> None:
-    def app(environ: State, start_response: Any) -> list[bytes]:
-        seen.append(start_response)
-        return []
-
-    seen: list[Any] = []
-    start: Any = lambda *_: print  # noqa: E731
+    app, start = Mock(return_value=[]), Mock(return_value=print)
     for identity, path, is_own in (
         ("user=auth, guest=visitor", "/", True),
         ("user=auth, guest=visitor", "/logout", False),
@@ -361,10 +357,11 @@ def test_start_response_is_wrapped_only_where_a_status_matters(site: Site) -> No
     ):
         wrapped = wsgi.PresenceMiddleware(app, settings=site(identity))
         wrapped({"REMOTE_ADDR": "192.0.2.7", "PATH_INFO": path}, start)
-        assert (seen.pop() is start) is is_own
+        assert (app.call_args.args[1] is start) is is_own
     inner = wsgi.PresenceMiddleware(app, settings=site(CHECKED))
     wsgi.PresenceMiddleware(inner, settings=site(CHECKED))({**ENVIRON}, start)
-    assert getclosurevars(seen.pop()).nonlocals["start_response"] is start, "of two, one wraps"
+    given = getclosurevars(app.call_args.args[1]).nonlocals
+    assert given["start_response"] is start, "of two, one wraps"
 
 
 def test_a_long_response_counts_as_soon_as_its_status_is_known(site: Site) -> None:

@@ -435,10 +435,7 @@ def test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret(
 def test_without_a_url_the_error_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    def refuse(connection: object) -> None:
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(redis.Connection, "_connect", refuse)
+    monkeypatch.setattr(redis.Connection, "_connect", Mock(side_effect=ConnectionRefusedError))
     with pytest.raises(PresenceUnavailable) as raised:
         Presence(Settings.from_env({}, redis_url=url)).count()
     remedy = "If your server is not there, set PRESENCE_REDIS_URL"

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock
@@ -803,21 +804,15 @@ def test_an_iterator_begins_although_the_first_thread_could_not_start(
 
 def test_all_who_wait_are_woken_although_some_wait_again_meanwhile(site: FollowedSite) -> None:
     feed = site.presence.backend.feed("user")
-    woken: list[object] = []
+    woken: list[int] = []
 
-    class Waiting:
-        def __init__(self, *, again: bool) -> None:
-            self._again = again
+    def wait_again(number: int) -> None:
+        woken.append(number)
+        feed.waiters.add(lambda: woken.append(-1))
 
-        def __call__(self) -> None:
-            woken.append(self)
-            if self._again:
-                feed.waiters.add(Waiting(again=False))
-
-    first = {Waiting(again=True) for _ in range(300)}
-    feed.waiters |= first
+    feed.waiters |= {partial(wait_again, number) for number in range(300)}
     feed.close()
-    assert set(woken) == first
+    assert set(woken) == {*range(300)}
 
 
 FORK = """

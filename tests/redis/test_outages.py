@@ -200,17 +200,13 @@ class Interrupt(BaseException):
     """As a server or gevent raises it in a handler whose time is up."""
 
 
-def interrupt(*_: object) -> None:
-    raise Interrupt
-
-
 def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     place: Place, prefix: str
 ) -> None:
     recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
     timed_site.visit(recorder, "ann")
     assert recorder.flush()  # so that the next write need not ask for anything before
-    usual = signal.signal(signal.SIGALRM, interrupt)
+    usual = signal.signal(signal.SIGALRM, Mock(side_effect=Interrupt))
     try:
         with hung(place):
             visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -308,10 +309,8 @@ def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_u
 ) -> None:
     """Whoever installs the server again may change who may open its socket."""
 
-    def run(*_: object) -> bool:
-        raise PresenceUnavailable("Redis did not answer: Error 13 connecting: Permission denied.")
-
-    monkeypatch.setattr(upkeep.Sweeping, "run", run)
+    denied = PresenceUnavailable("Redis did not answer: Error 13 connecting: Permission denied.")
+    monkeypatch.setattr(upkeep.Sweeping, "run", Mock(side_effect=denied))
     start().recorder.run_once()
     assert not [message for message in caplog.messages if "stale entries" in message]
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 from weakref import ref
 
 import pytest
@@ -230,20 +231,18 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
 
     Without a lifespan, the request raises the error.
     """
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
+    send = AsyncMock()
 
     async def late(type: str) -> None:
         await asgi.PresenceMiddleware(never)({"type": type}, never, send)
 
     monkeypatch.setenv("PRESENCE_WINDOW", "soon")
     asyncio.run(late("lifespan"))
-    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
-    assert "PRESENCE_WINDOW='soon': expected" in sent[0]["message"]
+    (sent,) = send.await_args_list[0].args
+    assert sent["type"] == "lifespan.startup.failed"
+    assert "PRESENCE_WINDOW='soon': expected" in sent["message"]
     trio.run(late, "lifespan")
-    assert sent[0] == sent[1]
+    assert [call.args for call in send.await_args_list] == [(sent,), (sent,)]
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asyncio.run(late("http"))
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):

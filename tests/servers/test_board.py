@@ -377,9 +377,7 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
 async def test_streams_end_when_the_lifespan_ends_although_a_reader_reads_nothing(
     site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def shutdown() -> Any:
-        return {"type": "lifespan.shutdown"}
-
+    shutdown = AsyncMock(return_value={"type": "lifespan.shutdown"})
     monkeypatch.setattr(board, "SEND_SECONDS", 0.2)
     async with opened(site) as stream, opened(site) as stuck:
         stuck.reads_nothing = True
@@ -395,9 +393,7 @@ async def test_streams_end_when_the_lifespan_ends_although_a_reader_reads_nothin
 async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
     site: asgi.PresenceMiddleware,
 ) -> None:
-    async def send(message: Any) -> None:
-        raise KeyError("of the server")
-
+    send = AsyncMock(side_effect=KeyError("of the server"))
     scope = Call(BEARER, "/presence/events").request.scope()
     with pytest.raises(KeyError, match="of the server"):
         await site(scope, Stream().receive, send)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 from urllib.parse import quote
 
 import pytest
@@ -178,19 +179,14 @@ def test_the_path_of_a_mounted_app_includes_its_mount_point(
     settings = site(exclude="/healthz, /api/ping")
     visits = {"/healthz": 0, "/api/healthz": 1, "/api/ping": 0, "/ping": 1}
 
-    def answer(environ: Any, start_response: Any) -> list[bytes]:
-        return []
-
-    async def reply(*_: object) -> None: ...
-
     def wrap(wrapper: Any, app: Any, where: str) -> Any:
         return wrapper(app, settings=settings) if wrapped == where else app
 
-    inner = wrap(wsgi.PresenceMiddleware, answer, "mounted")
+    inner = wrap(wsgi.PresenceMiddleware, lambda *_: [], "mounted")
     site_wsgi = DispatcherMiddleware(inner, {"/api": inner})
     site_wsgi = wrap(wsgi.PresenceMiddleware, site_wsgi, "outside")
-    reply = wrap(asgi.PresenceMiddleware, reply, "mounted")
-    site_asgi = Starlette(routes=[Mount("/api", app=reply), Mount("", app=reply)])
+    inner = wrap(asgi.PresenceMiddleware, AsyncMock(), "mounted")
+    site_asgi = Starlette(routes=[Mount("/api", app=inner), Mount("", app=inner)])
     site_asgi = wrap(asgi.PresenceMiddleware, site_asgi, "outside")
     for path, count in visits.items():
         before = recorder_for(settings).stats().recorded

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -356,14 +357,8 @@ def test_a_response_that_is_dropped_unclosed_ends_its_visit(open_site: Open) -> 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_async: bool) -> None:
-    def fail(_: HttpRequest) -> HttpResponse:
-        raise KeyboardInterrupt
-
-    async def fail_later(request: HttpRequest) -> HttpResponse:
-        return fail(request)
-
     site = open_site()
-    layer = PresenceMiddleware(fail_later if is_async else fail)
+    layer = PresenceMiddleware((AsyncMock if is_async else Mock)(side_effect=KeyboardInterrupt))
     factory = AsyncRequestFactory() if is_async else RequestFactory()
     with pytest.raises(KeyboardInterrupt):
         at_once(layer(factory.get("/", headers={"user-agent": FIREFOX})))
@@ -633,20 +628,16 @@ def test_identifying_a_loaded_account_makes_no_database_query() -> None:
 
 
 def test_identifying_loads_neither_user_nor_session(prefix: str) -> None:
-    def load() -> NoReturn:
-        raise AssertionError("it was loaded")
-
+    load = Mock(side_effect=AssertionError("it was loaded"))
     added = {"user": SimpleLazyObject(load), "session": SimpleLazyObject(load)}
     assert identities(silent, added, kept(prefix)) == [GUEST, GUEST]
 
 
 def test_a_socket_that_is_not_wrapped_reaches_its_app() -> None:
-    async def app(*call: object) -> str:
-        return "returned" if call == (scope, receive, send) else "changed"
-
-    gateway = Gateway("websocket", user=ANN)
-    scope, receive, send = gateway.scope, gateway.receive, gateway.send
-    assert asyncio.run(IdentifyWebSocketUser(app)(scope, receive, send)) == "returned"
+    app, gateway = AsyncMock(return_value="returned"), Gateway("websocket", user=ANN)
+    call = (gateway.scope, gateway.receive, gateway.send)
+    assert asyncio.run(IdentifyWebSocketUser(app)(*call)) == "returned"
+    app.assert_awaited_once_with(*call)
 
 
 IMPORTS = """
