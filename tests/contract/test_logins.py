@@ -67,13 +67,9 @@ def test_the_identity_of_an_inner_layer_wins(
     given: str | None, said: list[Any], expected: tuple[str, str], unwritten: Any
 ) -> None:
     settings: Settings = unwritten(**({"identity": given} if given else {}))
-
-    def layer(state: State) -> None:
-        for each in said:
-            names(each)(state)
-
     for ask in (ask_wsgi, ask_asgi):
-        assert ask(settings, Request(user="bob"), layer) == Identity(*expected)
+        found = ask(settings, Request(user="bob"), in_turn(*map(names, said)))
+        assert found == Identity(*expected)
     assert recorder_for(settings).flush()
     presence, (kind, id) = Presence(settings), expected
     assert {kind: n for kind, n in presence.counts().items() if n} == {kind: 1}
@@ -126,11 +122,8 @@ both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 @pytest.fixture
 def site(unwritten: Site) -> Site:
     """Makes the settings of a site that logs out at `/logout`."""
-
-    def settings(identity: str = CHAIN, **others: object) -> Settings:
-        return unwritten(identity=identity, **{"logout": "/logout", **others})
-
-    return settings
+    usual = {"logout": "/logout"}
+    return lambda identity=CHAIN, **others: unwritten(identity=identity, **{**usual, **others})
 
 
 # Who it is.

@@ -61,14 +61,10 @@ def test_a_read_of_many_shards_is_of_one_moment(
 ) -> None:
     presence = Presence(unwritten(shards=4))
     presence.count()
-    are_atomic = list[bool]()
-
-    def note(pipeline: Any, *_: Any, **__: Any) -> None:
-        are_atomic.append(pipeline.transaction)
-
-    on_call(monkeypatch, redis.client.Pipeline, "execute", note)
+    sent = list[Any]()
+    on_call(monkeypatch, redis.client.Pipeline, "execute", lambda each, *_, **__: sent.append(each))
     ask(presence)
-    assert are_atomic == [True]
+    assert [each.transaction for each in sent] == [True]
 
 
 def test_a_handler_writes_and_reads_in_one_round_trip(

@@ -36,7 +36,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
 from tests.support.asking import in_loop
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
-from tests.support.beside import in_thread
+from tests.support.beside import in_thread, on_call
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
@@ -526,18 +526,13 @@ def test_each_new_connection_asks_for_the_credentials_of_the_moment(
 )
 @pytest.mark.parametrize("provider", ["provider", "Provider"])
 def test_a_coroutine_asks_for_credentials_in_a_thread(
-    tokens: Tokens, provider: str, caplog: pytest.LogCaptureFixture
+    tokens: Tokens, provider: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[int] = []
-
-    def get_credentials() -> tuple[str, str]:
-        threads.append(threading.get_ident())
-        return "iam", f"token{tokens.number}"
-
-    tokens.get_credentials = get_credentials  # type: ignore[method-assign]
+    threads, here = list[int](), threading.get_ident
+    on_call(monkeypatch, tokens, "get_credentials", lambda: threads.append(here()))
     assert awaited(site(provider), AsyncPresence.count) == 0
     assert threads
-    assert threading.get_ident() not in threads
+    assert here() not in threads
     assert not caplog.messages
 
 

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -104,13 +104,8 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read: bool) -> None:
-    worker = start(**GIVEN)
-
-    def lines() -> Iterator[bytes]:
-        while True:
-            yield b"line"
-
-    app = PresenceMiddleware(lambda *_: lines(), settings=worker.settings, clock=worker.clock)
+    worker, lines = start(**GIVEN), repeat(b"line")
+    app = PresenceMiddleware(lambda *_: lines, settings=worker.settings, clock=worker.clock)
     recorder = worker.recorder = app.recorder
     recorder.background = False
     body = app({"REMOTE_USER": "bob"}, lambda *_: lambda _: None)

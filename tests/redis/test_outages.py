@@ -20,7 +20,7 @@ from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder, writer
 from presence_middleware.request import WsgiRequest
-from presence_middleware.stores import Act, History, Plan, moment_of
+from presence_middleware.stores import Act, History, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
 from tests.support.asking import exchange_wsgi, opened, plain_environ
@@ -472,12 +472,8 @@ def test_a_sample_that_failed_is_tried_again_in_its_minute(
     holder = start()
     other = start(clock=holder.clock)
 
-    def fails(*_: object) -> Plan[None]:
-        raise PresenceUnavailable("refused")
-        yield
-
     with monkeypatch.context() as patch:
-        patch.setattr(History, "record", fails)
+        patch.setattr(History, "record", Mock(side_effect=PresenceUnavailable("refused")))
         holder.recorder.run_once()
     assert holder.presence.history() == []
     other.recorder.run_once()

@@ -452,11 +452,7 @@ def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
 def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first connection of a cold start may take longer than an exit has."""
     deadlines = list[float]()
-
-    def note(_: Driver, __: Any, deadline: float = math.inf) -> None:
-        deadlines.append(deadline)
-
-    on_call(monkeypatch, Driver, "run", note)
+    on_call(monkeypatch, Driver, "run", lambda _, __, end=math.inf: deadlines.append(end))
     assert idle.flush()
     assert set(deadlines) == {math.inf}
     visit(idle, "bob")

@@ -48,12 +48,10 @@ class Processes:
 
 @pytest.fixture
 def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
-    """Starts processes, which end with the test."""
-
-    def open_site(number: int = 2, url: str = own.url, **given: Any) -> Processes:
-        return Processes(start, url, prefix, number, **{**USUAL, **given})
-
-    return open_site
+    """Starts processes."""
+    return lambda number=2, url=own.url, **given: Processes(
+        start, url, prefix, number, **{**USUAL, **given}
+    )
 
 
 @pytest.fixture

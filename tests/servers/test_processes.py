@@ -293,11 +293,7 @@ async def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(
     settings: Settings,
 ) -> None:
     """As servers do with what is still open when they end."""
-
-    async def app(*_: object) -> None:
-        await asyncio.sleep(60)
-
-    site = asgi.PresenceMiddleware(app, settings=settings)
+    site = asgi.PresenceMiddleware(lambda *_: asyncio.sleep(60), settings=settings)
     for type in ("http", "websocket"):
         task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
-from presence_middleware.connections.drivers import close_async_clients
+from tests.support.asking import in_loop
 from tests.support.backends import wait_until
 
 Wrap = Callable[[ASGIApplication], PresenceMiddleware]
@@ -220,12 +220,9 @@ CHECKS = [check for name, check in list(globals().items()) if name.startswith("c
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Settings) -> None:
-    async def run() -> None:
-        await check(lambda app: PresenceMiddleware(app, settings=settings))
-        await close_async_clients()
-
-    asyncio.run(run())
+@in_loop
+async def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Settings) -> None:
+    await check(lambda app: PresenceMiddleware(app, settings=settings))
 
 
 @pytest.mark.parametrize("more", [{}, {"path": []}], ids=["neither", "nor a path"])

@@ -319,10 +319,7 @@ async def test_a_stream_that_fails_ends_its_visit_before_it_is_closed(open_site:
         yield b"hello"
         raise OSError("no further part")
 
-    async def view(_: HttpRequest) -> HttpResponse:
-        return StreamingHttpResponse(parts())
-
-    site = open_site()
+    site, view = open_site(), AsyncMock(return_value=StreamingHttpResponse(parts()))
     request = AsyncRequestFactory().get("/", headers={"user-agent": FIREFOX})
     response = await PresenceMiddleware(view)(request)
     with pytest.raises(OSError, match="no further part"):

@@ -13,7 +13,7 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
 from presence_middleware.request import WsgiRequest
-from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, names, nothing
+from tests.support.asking import Inner, Request, ask_asgi, ask_wsgi, ids, names, nothing
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -344,10 +344,8 @@ def test_a_missing_function_is_an_error_when_the_app_is_wrapped(
 @pytest.mark.parametrize(("user", "id"), [(b"ann", "ann"), ("zoë".encode(), "zoë"), (b"", None)])
 @pytest.mark.parametrize("source", ["auth", "environ:k", "header:X-User"])
 def test_bytes_of_a_layer_are_utf_8(source: str, user: bytes, id: str | None) -> None:
-    def layer(environ: State) -> None:
-        environ.update({"REMOTE_USER": user, "k": user, "HTTP_X_USER": user})
-
-    found = ask_wsgi(chain(f"user={source}"), Request(), layer)
+    given = {"REMOTE_USER": user, "k": user, "HTTP_X_USER": user}
+    found = ask_wsgi(chain(f"user={source}"), Request(), lambda state: state.update(given))
     assert found == (id and Identity("user", id))
 
 

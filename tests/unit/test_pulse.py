@@ -29,13 +29,11 @@ OVER_WSGI = pytest.mark.parametrize("site", ["wsgi"], indirect=True)
 @pytest.fixture(params=PROTOCOLS)
 def site(request: pytest.FixtureRequest, prefix: str) -> Make:
     """Make a site; its arguments are settings, and the app."""
-
-    def make(app: App | None = None, **given: Any) -> PulsingSite:
-        named = {"redis_url": f"memory://{prefix}", "flush_interval": "30s", "identity": CHAIN}
-        settings = Settings.from_env({}, **{"pulse_path": "/pulse", **named, **given})
-        return PulsingSite(request.param, settings, app)
-
-    return make
+    usual = {"redis_url": f"memory://{prefix}", "flush_interval": "30s", "identity": CHAIN}
+    usual |= {"pulse_path": "/pulse"}
+    return lambda app=None, **given: PulsingSite(
+        request.param, Settings.from_env({}, **{**usual, **given}), app
+    )
 
 
 USER, GOOGLEBOT = ("user", "ann"), "Googlebot/2.1 (+http://www.google.com/bot.html)"

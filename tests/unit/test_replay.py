@@ -2,7 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -323,16 +324,9 @@ def test_lines_far_ahead_are_set_aside_and_gaps_accepted(
 
 def waiting(log: list[int]) -> list[int]:
     """Return how many lines were read beyond each line when it was returned."""
-    read = 0
-
-    def counted() -> Iterator[Line]:
-        nonlocal read
-        for at in log:
-            read += 1
-            yield line_at(at)
-
-    lines = without_lines_ahead(counted(), Tally(), TODAY)
-    return [read - number for number, _ in enumerate(lines, 1)]
+    unread = iter(log)
+    lines = without_lines_ahead(map(line_at, unread), Tally(), TODAY)
+    return [len(log) - length_hint(unread) - number for number, _ in enumerate(lines, 1)]
 
 
 def test_only_lines_before_a_gap_wait_and_for_a_hundred_others_at_most() -> None:
