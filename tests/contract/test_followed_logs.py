@@ -79,16 +79,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @pytest.fixture
 def growing(log: Log, stack: ExitStack) -> Callable[..., GrowingLog]:
     """Follows the log; closed in the end."""
-
-    def grow(
-        since: float | None = None,
-        report: Callable[[str], object] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> GrowingLog:
-        source = GrowingLog(str(log.path), since, report, monotonic)
-        return stack.enter_context(closing(source))
-
-    return grow
+    return lambda since=None, report=print, monotonic=time.monotonic: stack.enter_context(
+        closing(GrowingLog(str(log.path), since, report, monotonic))
+    )
 
 
 Growing = Callable[..., GrowingLog]

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.settings import variable
 from tests.support.backends import wait_until
 from tests.support.beside import in_thread
 from tests.support.sentinels import Sentinels
@@ -116,14 +117,11 @@ def test_a_site_with_everything_on(tmp_path: Path, prefix: str) -> None:
     with ExitStack() as stack:
         sentinels = Sentinels(tmp_path)
         stack.callback(sentinels.close)
-        variables = {
-            **{"PRESENCE_REDIS_URL": sentinels.url, "PRESENCE_PREFIX": prefix},
-            **{"PRESENCE_IDENTITY": "user=header:x-user, guest=visitor"},
-            **{"PRESENCE_WINDOW": f"{WINDOW}s", "PRESENCE_RETENTION": "10m"},
-            **{"PRESENCE_EVENTS": "user", "PRESENCE_ROOMS": "/t/{topic}"},
-            **{"PRESENCE_PULSE_PATH": "/pulse", "PRESENCE_LOGOUT": "/logout"},
-            **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_EXCLUDE": "+/events"},
-        }
+        given = {"redis_url": sentinels.url, "prefix": prefix, "events": "user"}
+        given |= {"identity": "user=header:x-user, guest=visitor", "rooms": "/t/{topic}"}
+        given |= {"window": f"{WINDOW}s", "retention": "10m", "exclude": "+/events"}
+        given |= {"pulse_path": "/pulse", "logout": "/logout", "board_path": "/presence"}
+        variables = {variable(name): value for name, value in given.items()}
         site = "tests.support.site"
         alive = ("--timeout-keep-alive=75", "--log-level=warning", "--no-access-log")
         threads = ("--threads=16", "--worker-class=gthread", "--keep-alive=75")

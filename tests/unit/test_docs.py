@@ -51,19 +51,14 @@ class Block(NamedTuple):
     language: str
     code: str
 
+    def __str__(self) -> str:
+        return f"{self.page.name}, {self.code.splitlines()[0][:40]}"
+
 
 def blocks(*languages: str) -> list[Block]:
     fence = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     found = [Block(page, *match) for page in PAGES for match in fence.findall(TEXTS[page])]
     return [block for block in found if block.language in languages]
-
-
-def page_of(block: Block) -> str:
-    return f"{block.page.name}, {block.code.splitlines()[0][:40]}"
-
-
-def without_blocks(text: str) -> str:
-    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def anchor(heading: str) -> str:
@@ -76,7 +71,8 @@ def anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(TEXTS[page])):
+    prose = re.sub(r"^```.*?^```$", "", TEXTS[page], flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if target.startswith("https://"):
             continue
         path, _, heading = target.partition("#")
@@ -115,7 +111,7 @@ def test_the_python_blocks_of_a_page_run_in_order(
         namespace[name]()
 
 
-@pytest.mark.parametrize("block", blocks("sh", "console"), ids=page_of)
+@pytest.mark.parametrize("block", blocks("sh", "console"), ids=str)
 def test_the_commands_of_a_page_exist(block: Block) -> None:
     code = block.code
     if block.language == "console":
@@ -136,7 +132,7 @@ def check_usage(words: list[str]) -> None:
     main.commands[name].make_context(name, arguments)
 
 
-@pytest.mark.parametrize("block", blocks("ini"), ids=page_of)
+@pytest.mark.parametrize("block", blocks("ini"), ids=str)
 def test_the_keys_of_an_ini_file_are_settings(block: Block) -> None:
     parser = configparser.ConfigParser()
     parser.read_string(block.code)
@@ -170,16 +166,12 @@ def test_every_chain_that_is_shown_is_accepted(chain: str) -> None:
 # README
 
 
-def test_two_commands_are_all_the_set_up() -> None:
-    demo, tests = COMMANDS
-    assert demo.endswith("presence demo")
-    assert tests.endswith("pytest -n 3")
-
-
-def test_the_readme_is_short_and_begins_with_code() -> None:
-    text = TEXTS[README]
+def test_the_readme_is_short_and_begins_with_code_and_two_commands_are_all_the_set_up() -> None:
+    text, (demo, tests) = TEXTS[README], COMMANDS
     assert len(text.split()) <= 450
     assert "```python" in text.splitlines()[:15]
+    assert demo.endswith("presence demo")
+    assert tests.endswith("pytest -n 3")
 
 
 def test_the_questions_of_the_readme_are_methods() -> None:
@@ -239,15 +231,12 @@ def test_the_table_of_settings_matches_the_code() -> None:
     ]
 
 
-def test_the_table_of_sources_is_complete() -> None:
+def test_the_table_of_sources_shows_how_each_is_written_and_stored() -> None:
     cells = " ".join(rows("identity.md", r"^\| (`.*?) \|"))
     for name, source in SOURCES.items():
         argument = f":{source.argument}" if source.argument else ""
         usage = name + (f"[:{argument[2:]}" if argument.startswith(":[") else argument)
         assert f"`{usage}`" in cells
-
-
-def test_the_table_of_sources_shows_how_each_is_stored() -> None:
     shown: dict[str, str] = {}
     for sources, stored in rows("identity.md", r"^\| (`.*`) \| .* \| (raw|hashed) \|$"):
         shown |= dict.fromkeys(re.findall(r"`([a-z-]+)[`:[]", sources), stored)

@@ -32,13 +32,12 @@ Write = Callable[..., str]
 @pytest.fixture(scope="module", autouse=True)
 def plaster_looks_for_its_loaders_once() -> Iterator[None]:
     """Else it reads what is said of every installed package whenever it opens a file."""
-    look = plaster.loaders.find_loaders
-    looked = cache(lambda scheme, protocols: look(scheme, protocols=protocols))
+    look = cache(plaster.loaders.find_loaders)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             plaster.loaders,
             "find_loaders",
-            lambda scheme, protocols=None: looked(scheme, tuple(protocols or ())),
+            lambda scheme, protocols=None: look(scheme, protocols=tuple(protocols or ())),
         )
         yield
 
