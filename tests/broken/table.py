@@ -1145,7 +1145,7 @@ etag-of-the-time: The ETag of an answer does not depend on the time.
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
 - hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
 + hours = _number(query, "hours", DEFAULT_HOURS, 1, 999999)
-= unit/test_board.py::test_the_page_asks_for_no_token_where_nothing_is_listed
+= unit/test_board.py::test_the_page_asks_for_no_token_where_none_is_set_or_nothing_is_listed
 token-for-an-empty-list: A board that can list nobody asks for no token.
 ~ settings.board_token and listed ==> settings.board_token
 
