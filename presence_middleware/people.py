@@ -81,20 +81,21 @@ class Person:
     shard: Store | None = None
     """The shard that holds the id. None until the writer has resolved it."""
 
-    def enter(self, room: Room) -> bool:
-        """Enter a room. Return False if another was entered since, or if nothing changes."""
-        known = self.room
+    def enter(self, room: Room | None, at: float, window: float, grace: float) -> bool:
+        """Note the room of a sighting, or None. Return whether it must be written.
+
+        Not if another was entered since, or if nothing changes. Whoever was offline before a
+        sighting without a room is in none.
+        """
+        known, goodbye = self.room, self.goodbye.at
+        if room is None:
+            if at - self.seen >= window or self.seen <= goodbye <= at - grace:
+                self.room = None
+            return False
         if known is not None and (room.since < known.since or room == known):
             return False
         self.room, self.is_moving = room, True
         return True
-
-    def see(self, at: float, room: Room | None, window: float, grace: float) -> None:
-        """Note a sighting later than all before. `room` is None if it was in no page of a room."""
-        goodbye = self.goodbye.at
-        if room is None and (at - self.seen >= window or self.seen <= goodbye <= at - grace):
-            self.room = None  # it was offline meanwhile
-        self.seen = at
 
     def depart(self, act: Act, at: float) -> None:
         """Merge a goodbye, a logout or an erasure, unless a later one is known."""
@@ -293,12 +294,14 @@ class People(Memory):
                 self.dropped["left"] += arrival > left.refused  # once for each open connection
                 left.refused = max(left.refused, arrival)
             else:
-                is_move = room is not None and person.enter(room)
+                is_move = room is not person.room and person.enter(
+                    room, at, self._window, self._grace
+                )
                 if person.seen > person.sent:
                     self.coalesced += 1
                     # Each maximum counts: a departure between two arrivals refuses only the older.
-                    if at > person.seen:
-                        person.see(at, room, self._window, self._grace)
+                    if at > person.seen:  # noqa: PLR1730 - a call of `max` takes four times as long
+                        person.seen = at
                     if arrival > person.arrival:  # noqa: PLR1730
                         person.arrival = arrival
                 elif at < person.seen and arrival <= person.arrival and not is_move:
@@ -312,7 +315,7 @@ class People(Memory):
                     self._seen_again += person in self._in_flight
                     self.pending += 1
                     if at > person.seen:
-                        person.see(at, room, self._window, self._grace)
+                        person.seen = at
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival

@@ -377,15 +377,14 @@ counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.
 ~ if not cut or members == 0 or ==> if members == 0 or
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
-- self.room = None  # it was offline meanwhile
+- self.room = None
+-             return False
 + pass
++             return False
 room-of-before-an-outage: Whoever was offline in an outage comes back into no room without a page.
-- # Each maximum counts: a departure between two arrivals refuses only the older.
--                     if at > person.seen:
--                         person.see(at, room, self._window, self._grace)
-+ person.seen = max(at, person.seen)
+~ if at - self.seen >= window or self.seen ==> if self.seen
 room-of-before-a-goodbye: Whoever was offline after a goodbye comes back into no room, either.
-~ or self.seen <= goodbye <= at - grace): ==> or False):
+~ or self.seen <= goodbye <= at - grace: ==> or False:
 page-of-before-the-window-is-a-room: Whoever was offline is in no room, whoever writes first.
 ~ later(cut, offline_before) + 0 then ==> cut + 0 then
 count-looks-up-all-who-are-gone: A room is counted by whoever are fewer: here those who are online.
