@@ -179,9 +179,9 @@ loss-hides-from-hyperloglogs: The same holds where nobody can leave.
 late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
 ~ if act ~= GOODBYE and at_least(now - window, moment) then ==> if false then
 late-departure-ends-a-later-login: Whoever logs in again before a late logout is written stays.
-- local last_seen, is_known = take_out(act, id, moment)
+- local last_seen, is_known = take_out(act, id, moment, latest)
 + moment = later(moment, now - window)
-+       local last_seen, is_known = take_out(act, id, moment)
++       local last_seen, is_known = take_out(act, id, moment, latest)
 touch-is-refused-by-a-clock-ahead: Touch counts though another server's clock was ahead.
 ~ arrival = to_microseconds(latest + keys.SLACK) ==> arrival = last + 1
 erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
