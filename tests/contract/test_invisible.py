@@ -86,8 +86,8 @@ class Site:
         exchange_wsgi(self.wrapped, {**page.request.environ(), "page": page})
 
 
-def settings_of(server: Server, prefix: str, identity: str, store: str) -> Settings:
-    given: dict[str, Any] = {"redis_url": server.url, "prefix": prefix, "identity": identity}
+def settings_of(url: str, prefix: str, identity: str, store: str) -> Settings:
+    given: dict[str, Any] = {"redis_url": url, "prefix": prefix, "identity": identity}
     given |= {"store": store, "board_path": "/board", "board_token": TOKEN, "secret": SECRET}
     if store == "sorted-set":
         given |= {"rooms": "/t/{topic}", "pulse_path": "/pulse"}
@@ -199,12 +199,12 @@ def board(site: Site, path: str, token: str = TOKEN) -> tuple[int, str]:
     ],
 )
 def test_an_invisible_person_leaves_nothing_under_user(
-    way: str, store: str, valkey: Server, prefix: str
+    way: str, store: str, valkey: Server, patience: str, prefix: str
 ) -> None:
     found = []
     for is_visited in (True, False):
         name = f"{prefix}-{'with' if is_visited else 'without'}"
-        site = Site(settings_of(valkey, name, WAYS[way], store), way)
+        site = Site(settings_of(valkey.url + patience, name, WAYS[way], store), way)
         live(site, is_visited=is_visited)
         online = Presence(site.settings, clock=site.clock).count("invisible")
         found.append((contents(site), answers(site), online))
@@ -222,7 +222,7 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
     valkey: Server, prefix: str
 ) -> None:
     page = Page({"X-User": HIDDEN})
-    site = Site(settings_of(valkey, prefix, CODE, "sorted-set"), "no way")
+    site = Site(settings_of(valkey.url, prefix, CODE, "sorted-set"), "no way")
     presence = Presence(site.settings, clock=site.clock)
     site.serve(page)
     site.pass_time(10)
@@ -242,7 +242,7 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
 def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
     valkey: Server, prefix: str
 ) -> None:
-    site = Site(settings_of(valkey, prefix, CODE, "sorted-set"), "handler")
+    site = Site(settings_of(valkey.url, prefix, CODE, "sorted-set"), "handler")
     site.serve(Page({"X-User": HIDDEN}, "/t/1"))
     site.pass_time(70)
     nobody = {"user": 0, "guest": 0}

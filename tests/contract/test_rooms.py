@@ -373,8 +373,8 @@ class Crowd(Process):
 
 
 @pytest.fixture
-def crowd(valkey: Server, prefix: str) -> Crowd:
-    return Crowd(valkey.url, prefix)
+def crowd(valkey: Server, patience: str, prefix: str) -> Crowd:
+    return Crowd(valkey.url + patience, prefix)
 
 
 @pytest.mark.parametrize(

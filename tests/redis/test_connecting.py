@@ -185,12 +185,19 @@ WRONG: dict[str, tuple[str, Wrong]] = {
 
 @pytest.mark.parametrize("wrong", list(WRONG))
 def test_errors_contain_no_credentials(
-    server: TlsServer, prefix: str, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
+    server: TlsServer,
+    prefix: str,
+    tmp_path: Path,
+    *,
+    patience: str,
+    wrong: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if wrong == "no authority" and REDIS_PY < (7, 2):
         pytest.skip("its async clients know no ssl_ca_path")
     said, url_of = WRONG[wrong]
-    site = settings(url_of(server, tmp_path), prefix)
+    url = url_of(server, tmp_path)
+    site = settings(url + patience.replace("?", "&" if "?" in url else "?"), prefix)
     for ask in QUESTIONS.values():
         with pytest.raises(PresenceUnavailable, match=said) as caught:
             ask(site)
