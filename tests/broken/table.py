@@ -491,6 +491,8 @@ anybody-may-write-the-folder: A directory that another user can write to is refu
 ~ if not is_own or status.st_mode & 0o022: ==> if not is_own:
 
 = redis/test_follow.py
+reader-keeps-the-upkeep: A reader that ends gives the upkeep up.
+~ self.upkeep.give_up(self.driver) ==> pass
 closed-iterator-goes-on: Whoever closes an iterator gets none of the events that it took.
 - if self._lease is None and not self._era.is_over:
 -             for taken in self._queue:  # the short way of most events

@@ -31,7 +31,7 @@ from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import Act, Batch, Plan, Position, moment_of
+from presence_middleware.stores import Act, Batch, Plan, Position, keys, moment_of
 from tests.support.asking import in_loop
 from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.beside import in_thread
@@ -788,6 +788,17 @@ def test_the_streams_are_read_only_while_somebody_follows(site: FollowedSite) ->
     with site.presence.events() as events:
         site.saw("ann")
         assert next(events).id == "ann"
+
+
+def test_a_reader_that_ends_gives_the_upkeep_up(site: FollowedSite) -> None:
+    def holder() -> Any:
+        return site.run(send("GET", keys.upkeep(site.settings.prefix)))
+
+    events = site.presence.events()
+    wait_until(holder)
+    site.presence.backend.close_events()
+    wait_until(lambda: holder() is None, 3)
+    assert list(events) == []
 
 
 def test_an_iterator_begins_although_the_first_thread_could_not_start(

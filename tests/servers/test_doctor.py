@@ -63,6 +63,7 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     assert found.exit_code == 0
     assert "warn  online: 0 user, 1 guest, 0 bot: if users are logged in now" in found.stdout
     assert "presence explain" in found.stdout
+    assert "warn" not in examined({**variables, "PRESENCE_IDENTITY": "guest=visitor"}).stdout
     presence.touch("ann")
     key = f"{variables['PRESENCE_PREFIX']}:user:seen"
     valkey.client.persist(key)

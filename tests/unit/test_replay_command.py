@@ -189,6 +189,10 @@ def test_the_chart_is_a_self_contained_svg(log: Path, tmp_path: Path) -> None:
         "M34.0 158.0L480.0 158.0L926.0 158.0",
         "M34.0 280.0L480.0 280.0L926.0 158.0",
     ]
+    log.write_bytes(line(1, "ann"))
+    replay(log, "--chart", chart)
+    assert "user: 1 at most" in (text := chart.read_text())
+    assert "guest" not in text, "nobody of this kind came"
 
 
 def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
