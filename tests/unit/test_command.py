@@ -68,8 +68,12 @@ def test_a_file_that_no_setting_names_is_not_imported_from_the_working_directory
     (tmp_path / "xxhash.py").write_text("raise SystemExit('a file of somebody else')\n")
     program = "import atexit, sys; atexit.register(lambda: print('' in sys.path)); "
     command = [sys.executable, "-P", "-c", program + MAIN, "count"]
-    ended = run(command, env=environment(PRESENCE_REDIS_URL="redis://localhost:1"), cwd=tmp_path)
+    url = "redis://localhost:1"
+    ended = run(command, env=environment(PRESENCE_REDIS_URL=url), cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (3, "False\n")
+    (tmp_path / "xxhash.py").unlink()
+    env = environment(PRESENCE_REDIS_URL=f"{url}?credential_provider=shop.iam:provider")
+    assert run(command, env=env, cwd=tmp_path).stdout == "True\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")

@@ -1,12 +1,12 @@
 """The chart of the `presence` command: a picture of any size that shows the history."""
 
 from datetime import UTC, datetime, timedelta
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from unittest.mock import Mock
 
 from rich.console import Console
 
-from presence_middleware import Sample
+from presence_middleware import PresenceUnavailable, Sample
 from presence_middleware.cli.context import Chart
 from presence_middleware.cli.live import Screen
 
@@ -78,6 +78,17 @@ def watched(*counts: int | None) -> tuple[Screen, Mock]:
     reader.peak.return_value = None
     reader.history.return_value = minutes(*counts)
     return Screen(reader, None, "user", 1), reader
+
+
+def test_an_outage_has_lasted_since_it_began() -> None:
+    screen, reader = watched()
+    reader.counts.side_effect = PresenceUnavailable("Redis did not answer")
+    for minute in range(2):
+        screen.update(NOW + timedelta(minutes=minute))
+    terminal = Console(file=StringIO(), width=100)
+    with terminal.capture() as shown:
+        terminal.print(screen)
+    assert f"no answer since {NOW.astimezone():%H:%M:%S}: Redis did not" in shown.get()
 
 
 def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:

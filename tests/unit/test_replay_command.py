@@ -56,6 +56,8 @@ def test_a_pipe_gets_a_line_for_each_minute(log: Path) -> None:
     assert ended.stdout.splitlines() == MINUTES
     assert ended.stderr == "1 line in no known format, such as: 'garbage'\n"
     assert ended.exit_code == 0
+    log.write_bytes(LOG + b"more\n")
+    assert replay(log).stderr == "2 lines in no known format, such as: 'garbage'\n"
 
 
 def test_logs_may_be_compressed_and_in_standard_input_and_several(tmp_path: Path) -> None:
