@@ -93,9 +93,10 @@ def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
     return site.announced()
 
 
-def test_events_that_are_turned_on_announce_nobody_who_is_there(opens: Open) -> None:
-    opens(events=()).saw("ann", "gone", ago=10)
-    site = opens()
+@pytest.mark.parametrize("rooms", ["", "/t/{topic}"])
+def test_events_that_are_turned_on_announce_nobody_who_is_there(opens: Open, rooms: str) -> None:
+    opens(events=(), rooms=rooms).saw("ann", "gone", ago=10)
+    site = opens(rooms=rooms)
     site.sweep()
     site.saw("ann", "bob")
     assert site.announced() == [("+bob", 0)]

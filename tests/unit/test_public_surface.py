@@ -51,6 +51,7 @@ def test_presence_and_async_presence_are_twins() -> None:
             assert inspect.iscoroutinefunction(awaited), name
         assert inspect.getdoc(method) == inspect.getdoc(twin), name
     assert inspect.signature(Presence) == inspect.signature(AsyncPresence)
+    assert inspect.signature(TemplatePresence.count).return_annotation == int | None
     assert list(inspect.signature(Presence.count).parameters) == ["self", "kind", "window", "room"]
 
 
