@@ -164,7 +164,7 @@ class EventStream:
             after = Position(decoded(entry[0]), number)
             if packed != NOBODY_BEFORE:
                 announcements.append(Announcement(after, packed))
-        if is_lost or (not has_more and after.number < end.number):
+        if is_lost:
             end = until or (yield from self.position())
             return EventPage([], end, has_more=False, is_lost=True)
         return EventPage(announcements, after, has_more)
