@@ -634,6 +634,9 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         for number, visit in enumerate(list(self), 1):
 
 = redis/test_outages.py
+reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.
+- if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
++ if False:
 outage-of-a-shard-ends-early: The outage of a shard lasts until all of it is written.
 ~ return has_left ==> return False
 each-shard-is-a-failure: A server that refuses all of its shards has failed once.

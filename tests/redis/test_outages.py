@@ -266,6 +266,18 @@ def test_a_server_that_is_away_is_asked_once_however_many_wait(
     assert worker.recorder.stats().flushes == flushes + 1, "an attempt that failed is one, too"
 
 
+def test_a_reader_does_not_ask_a_server_that_the_write_before_it_found_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = start().recorder
+    recorder.record(("user", "ann"), recorder.stamp())
+    failing = Mock(side_effect=redis.ConnectionError)
+    monkeypatch.setattr(Driver, "execute", failing)
+    with pytest.raises(PresenceUnavailable):  # of what must be agreed on first
+        recorder.read(recorder.backend.queries.count())
+    assert failing.call_count == 1
+
+
 def test_shards_of_a_server_that_refuses_all_of_them_are_one_failure(
     own: Server, client: Any, start: Start
 ) -> None:
