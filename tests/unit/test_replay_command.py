@@ -193,7 +193,8 @@ def test_the_chart_is_a_self_contained_svg(log: Path, tmp_path: Path) -> None:
     ]
     log.write_bytes(line(1, "ann"))
     replay(log, "--chart", chart)
-    assert "user: 1 at most" in (text := chart.read_text())
+    text = chart.read_text()
+    assert "user: 1 at most" in text
     assert "guest" not in text, "nobody of this kind came"
 
 
