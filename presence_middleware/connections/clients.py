@@ -51,7 +51,7 @@ def import_library(scheme: str) -> None:
     In a small container, that takes longer than a page may wait for Redis. If it fails,
     `open_client` raises the error.
     """
-    with _importing, suppress(ImportError):
+    with _importing, suppress(Exception):
         import_module("fakeredis" if scheme == "memory" else f"{__package__}.redis_py")
 
 

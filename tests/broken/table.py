@@ -734,6 +734,9 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 = redis/test_recorder.py::test_a_flush_waits_for_the_thread_that_imports_redis_py
 import-holds-up-writers: A flush waits for a thread that still imports its client.
 - import_library(self.settings.redis_url.scheme)
+= redis/test_recorder.py::test_a_redis_py_that_cannot_be_imported_is_an_outage
+unknown-redis-py-raises: A redis-py that cannot be imported is an outage of Redis.
+~ with _importing, suppress(Exception): ==> with _importing, suppress(ImportError):
 = redis/test_recorder.py::test_a_sighting_that_arrives_during_a_flush_is_no_failure
 late-sighting-is-a-failure: A sighting that arrives during a flush is no failure of it.
 ~ attempt.failure is None and not has_left ==> attempt.failure is None and people.is_empty

@@ -538,3 +538,23 @@ def test_the_first_question_of_a_process_waits_for_the_import_of_redis_py(
 def test_a_flush_waits_for_the_thread_that_imports_redis_py(variables: dict[str, str]) -> None:
     done = run_program(SLOW_IMPORT + FLUSHES, f"{FLUSH_SECONDS / 2 + 0.2}", **variables)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+UNKNOWN = """
+import redis
+from presence_middleware import Presence, PresenceUnavailable, recorder_for
+
+del redis.utils.get_lib_version
+recorder = recorder_for()
+recorder.record(("user", "ann"), recorder.stamp())
+print(recorder.flush())
+try:
+    Presence().count()
+except PresenceUnavailable as error:
+    print("get_lib_version" in str(error))
+"""
+
+
+def test_a_redis_py_that_cannot_be_imported_is_an_outage(variables: dict[str, str]) -> None:
+    """Also if a later version lacks a name, which is no error of an import."""
+    assert run_program(UNKNOWN, **variables).stdout == "False\nTrue\n"
