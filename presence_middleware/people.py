@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from .identity.ids import Who
 from .rooms import Room
-from .stores import Act, Store
+from .stores import NOWHERE, Act, Store
 
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
@@ -85,12 +85,12 @@ class Person:
         """Note the room of a sighting, or None. Return whether it must be written.
 
         Not if another was entered since, or if nothing changes. Whoever was offline before a
-        sighting without a room is in none.
+        sighting without a room is in none; a move that waits still ends the stay before it.
         """
         known, goodbye = self.room, self.goodbye.at
         if room is None:
             if at - self.seen >= window or self.seen <= goodbye <= at - grace:
-                self.room = None
+                self.room = Room(NOWHERE, known.since) if known and self.is_moving else None
             return False
         if known is not None and (room.since < known.since or room == known):
             return False

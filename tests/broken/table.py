@@ -377,10 +377,9 @@ counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.
 ~ if not cut or members == 0 or ==> if members == 0 or
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
-- self.room = None
--             return False
-+ pass
-+             return False
+~ self.room = Room(NOWHERE, known.since) if known and self.is_moving else None ==> pass
+room-that-was-left-in-an-outage: A page that waits through an outage ends the stay before it.
+~ Room(NOWHERE, known.since) if known and self.is_moving else None ==> None
 room-of-before-an-outage: Whoever was offline in an outage comes back into no room without a page.
 ~ if at - self.seen >= window or self.seen ==> if self.seen
 room-of-before-a-goodbye: Whoever was offline after a goodbye comes back into no room, either.

@@ -122,6 +122,17 @@ def test_whoever_comes_back_without_a_page_is_in_no_room(
         assert (worker.online(), room(worker)) == (["ann", "dan"], [])
 
 
+def test_a_room_that_was_left_in_an_outage_is_not_entered_again(start: Start) -> None:
+    worker = start(**RULE, pulse_path="/pulse")
+    worker.saw("ann", room="/t/1")
+    worker.clock.now += 1
+    worker.did("ann", room="/t/2")
+    worker.did("ann", act=Act.GOODBYE)
+    worker.clock.now += worker.settings.grace_seconds
+    worker.saw("ann")
+    assert (worker.online(), room(worker), room(worker, "/t/2")) == (["ann"], [], [])
+
+
 def test_a_page_that_is_written_after_its_window_is_no_room(start: Start) -> None:
     one = start(**RULE)
     other = start(**RULE, clock=one.clock)
