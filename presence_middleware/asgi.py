@@ -193,7 +193,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        await in_thread(self.recorder.depart, id, kind, Act.LEFT)
+        if self.backend.queries.departing(id, kind, Act.LEFT):
+            await in_thread(self.recorder.depart, id, kind, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -203,7 +204,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        await in_thread(self.recorder.depart, id, kind, Act.ERASED)
+        if self.backend.queries.departing(id, kind, Act.ERASED):
+            await in_thread(self.recorder.depart, id, kind, Act.ERASED)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):

@@ -400,6 +400,8 @@ room-of-the-path-with-its-mount-over-asgi: A room is the path below the mount po
 ~ return below_root(self.state) ==> return self.path
 
 = contract/test_round_trips.py
+departure-of-nobody-takes-a-thread: A coroutine that takes nobody offline waits for no thread.
+~ if self.backend.queries.departing(id, kind, Act.LEFT): ==> if True:
 writing-handler-counts-its-visitor: A handler that touches somebody does not count its visitor yet.
 ~ backend.driver.run(plan) if is_write else reader.run(plan) ==> run(plan)
 shards-of-different-moments: On a single server, a read of many shards is a snapshot.

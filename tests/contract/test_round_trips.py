@@ -8,7 +8,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.beside import on_call
@@ -117,6 +117,10 @@ def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
         sent.clear()
         await presence.counts()
         await presence.online()
+        for departs in (presence.leave, presence.forget):
+            await departs(None)  # the usual id of a visitor who is no user
+            with pytest.raises(QueryError):
+                await departs("ann", "no kind")
         await presence.aclose()
 
     wrapped = asgi.PresenceMiddleware(app, settings=unwritten(identity=IDENTITY))
