@@ -344,5 +344,5 @@ def is_server_error(error: Exception) -> bool:
 
 
 def _classes(error: Exception) -> set[str]:
-    """Return the names of an error's classes: valkey-py has classes of its own, named as these."""
+    """Return the names of an error's classes: valkey-py has its own, with the names of redis-py."""
     return {each.__name__ for each in type(error).__mro__}

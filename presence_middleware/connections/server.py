@@ -18,7 +18,7 @@ from .health import RedisHealth
 MAX_UNCERTAINTY = 0.02
 # How long one answer is used, in seconds: after a failover, another server has another clock.
 TRUSTED = 10.0
-# That of Linux, or that of macOS: it also counts while the machine sleeps. Windows has none.
+# The clock that also counts while the machine sleeps, of Linux or else macOS. Windows has none.
 SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 Facts = dict[str, Any]
