@@ -550,11 +550,11 @@ recorder.record(("user", "ann"), recorder.stamp())
 print(recorder.flush())
 try:
     Presence().count()
-except PresenceUnavailable as error:
-    print("get_lib_version" in str(error))
+except PresenceUnavailable:
+    print("no answer")
 """
 
 
 def test_a_redis_py_that_cannot_be_imported_is_an_outage(variables: dict[str, str]) -> None:
     """Also if a later version lacks a name, which is no error of an import."""
-    assert run_program(UNKNOWN, **variables).stdout == "False\nTrue\n"
+    assert run_program(UNKNOWN, **variables).stdout == "False\nno answer\n"
