@@ -7,8 +7,10 @@ from presence_middleware.recorder.recorder import live_recorders, shared_recorde
 
 def stop_recorders() -> None:
     """End the threads of all recorders of this process. What waits in them is not written."""
-    for recorder in list(live_recorders):
-        recorder.worker.stop(10)
+    for worker in [recorder.worker for recorder in live_recorders]:
+        thread = worker.thread
+        worker.stop(10)
+        assert thread is None or not thread.is_alive()
 
 
 def drop_leftovers() -> None:
