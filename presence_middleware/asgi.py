@@ -193,8 +193,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if self.backend.queries.departing(id, kind, Act.LEFT):
-            await in_thread(self.recorder.depart, id, kind, Act.LEFT)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            await in_thread(self.recorder.depart, who, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -204,8 +204,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if self.backend.queries.departing(id, kind, Act.ERASED):
-            await in_thread(self.recorder.depart, id, kind, Act.ERASED)
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            await in_thread(self.recorder.depart, who, Act.ERASED)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):
@@ -256,12 +256,13 @@ class _LogoutScope(dict[str, Any]):
     """The scope of a request that may log its user out.
 
     Inner layers load the session or the user, and the app then clears them. So the visit reads
-    them whenever something is set.
+    them as soon as they are set.
     """
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        self[VISIT].note_login()
+        if key in ("session", "user"):
+            self[VISIT].note_login()
 
 
 def _readable(scope: Scope) -> Scope:

@@ -129,7 +129,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        self.recorder.depart(id, kind, Act.LEFT)
+        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
+            self.recorder.depart(who, Act.LEFT)
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -139,7 +140,8 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        self.recorder.depart(id, kind, Act.ERASED)
+        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
+            self.recorder.depart(who, Act.ERASED)
 
 
 class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):

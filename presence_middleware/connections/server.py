@@ -8,7 +8,6 @@ lower bound and a departure the upper, so a logout always comes after its own re
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ..stores.plan import Batch, Plan, decoded, to_microseconds
@@ -18,8 +17,6 @@ from .health import RedisHealth
 MAX_UNCERTAINTY = 0.02
 # How long one answer is used, in seconds: after a failover, another server has another clock.
 TRUSTED = 10.0
-# The clock that also counts while the machine sleeps, of Linux or else macOS. Windows has none.
-SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 Facts = dict[str, Any]
 """A section of INFO: values by name."""
@@ -34,8 +31,7 @@ class ServerClock:
         `health` shows when another server may answer. `clock` returns seconds since the epoch and
         replaces the time of the server.
         """
-        own = time.monotonic if SLEEPLESS is None else partial(time.clock_gettime, SLEEPLESS)
-        self.stamp: Callable[[], float] = clock or own
+        self.stamp: Callable[[], float] = clock or time.monotonic
         """Returns the current stamp, in seconds of the process's clock."""
         self.is_server_time = clock is None
         """True if stamps are converted to the server's time, rather than returned unchanged."""
@@ -57,7 +53,7 @@ class ServerClock:
     def synchronise(self, trusted_seconds: float = TRUSTED) -> Plan[None]:
         """Ask the server for its time, unless the last answer is younger than `trusted_seconds`.
 
-        The clock of stamps may stop while a machine sleeps, so an answer does not stay right.
+        A monotonic clock may stop while a machine sleeps, so an answer does not stay right.
         """
         if self.is_trusted(trusted_seconds):
             return

@@ -25,7 +25,6 @@ from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Sightings
-from ..queries import Id
 from ..request import StateRequest
 from ..rooms import Room
 from ..settings import Settings, settings_or_env
@@ -365,16 +364,14 @@ class Recorder:
             raise failure
         return attempt
 
-    def depart(self, id: Id | None, kind: str | None, act: Act) -> None:
-        """Take `id` offline: now, or as soon as Redis answers again.
+    def depart(self, who: Who, act: Act) -> None:
+        """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.
 
-        `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Raises the errors of
-        `Queries.departing`.
+        `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Never raises.
         """
-        if (who := self.backend.queries.departing(id, kind, act)) is not None:
-            stamp = self.stamp()
-            self.people.note(who, stamp, stamp, act)
-            self.write_for_reader()
+        stamp = self.stamp()
+        self.people.note(who, stamp, stamp, act)
+        self.write_for_reader()
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""

@@ -287,7 +287,7 @@ class LostData:
     def __init__(self, window: float, clock: ServerClock) -> None:
         """Forget writes after `window` seconds: then nothing of them must be there.
 
-        These are seconds of the server, by `clock`. The recorder's clock may stand still while the
+        These are seconds of the server, by `clock`. The recorder's clock stands still while the
         machine sleeps, and who was online before must not be written as if it were now.
         """
         self.process = secrets.token_hex(8)

@@ -169,7 +169,7 @@ def test_whoever_is_erased_before_they_were_written_is_never_announced(
     sharded: FollowedSite,
 ) -> None:
     sharded.recorder.record(("user", "ann"), sharded.clock.now)
-    sharded.recorder.depart("ann", "user", Act.ERASED)
+    sharded.recorder.depart(("user", "ann"), Act.ERASED)
     assert sharded.keys_with("ann") == set()
     assert sharded.announced() == []
 

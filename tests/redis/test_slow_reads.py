@@ -225,8 +225,9 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     key = f"{prefix}:user:seen"
     for start in range(0, 120_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
-    with Stopwatch() as watch:
-        presence.online(limit=None)
+    for _ in range(2):  # the first read takes longer than those that follow
+        with Stopwatch() as watch:
+            presence.online(limit=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drivers, "READ_SECONDS", watch.seconds / 3)
         assert len(presence.online(limit=None)) == 120_001

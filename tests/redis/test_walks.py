@@ -69,7 +69,7 @@ class Walk(Followed):
         id, recorder = PEOPLE[number], self.recorders[number % WORKERS]
         dice = random.random()
         if dice < 0.05 and id in self.where:
-            recorder.depart(id, "user", Act.LEFT)
+            recorder.depart(("user", id), Act.LEFT)
             del self.where[id]
             return
         path = random.choice(ROOMS) if dice < 0.8 or id not in self.where else "/api"

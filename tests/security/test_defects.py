@@ -183,7 +183,7 @@ def test_a_user_who_is_named_during_identification_replaces_who_was_there(
     visit = WsgiVisit(recorder, {})
     clock.now += 60
     visit.refresh(clock(), 30)
-    recorder.depart("ann", "user", Act.LEFT)
+    recorder.depart(("user", "ann"), Act.LEFT)
     clock.now += 60
     monkeypatch.setattr(Meanwhile, "happens", lambda: visit.identify("bob"))
     visit.refresh(clock(), 30)

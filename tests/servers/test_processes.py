@@ -185,26 +185,6 @@ def test_who_was_online_before_the_machine_slept_is_not_online_after_it(
     assert [each.id for each in Presence(settings).online()] == ["bob"]
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this clock is that of Linux")
-def test_a_request_just_after_the_machine_slept_has_its_own_time(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds, true, clock_of = 0.0, time.time, time.clock_gettime
-    monkeypatch.setattr(time, "time", lambda: true() + seconds)
-    goes_on = time.CLOCK_BOOTTIME  # the others stand still
-    monkeypatch.setattr(
-        time, "clock_gettime", lambda clock: clock_of(clock) + (clock == goes_on and seconds)
-    )
-    settings = by_header("memory://woken", prefix)
-    recorder, presence = Recorder(settings, background=False), Presence(settings)
-    visit(recorder, "ann")
-    assert recorder.flush()
-    seconds = 8 * 3600
-    visit(recorder, "bob")
-    assert recorder.flush()
-    assert [each.id for each in presence.online()] == ["bob"]
-
-
 # Forks, and the end
 
 
