@@ -819,6 +819,8 @@ child-waits-for-its-parent: A child reads although its parent used all connectio
 = redis/test_slow_reads.py::test_a_long_list_may_take_longer
 long-list-in-a-thread-is-cut-off: A long list may take longer, also in a thread.
 ~ return threads.run(plan) ==> return threads.run(plan, deadline)
+prompt-round-trips-count: A list may be as long as it likes, if the server is prompt.
+~ if seconds > PROMPT_SECONDS: ==> if seconds > 0:
 = redis/test_slow_reads.py::test_a_reader_does_not_wait_for_the_threads_of_the_app
 readers-share-the-threads-of-the-app: A reader does not wait for threads that the app keeps busy.
 ~ run_in_executor(_threads(os.getpid()), work) ==> run_in_executor(None, work)
