@@ -49,7 +49,7 @@ HINTS = {
     "{0}=cookie:NAME or {0}=visitor",
     "pulse": f"no {{}} among {USERLESS_SIGNALS} pulses: if users read pages with the script, the "
     'app does not log them in at PRESENCE_PULSE_PATH, so add data-to="/…" to the script, with a '
-    "URL of the site that logs them in and takes POST; in Django, put the line last in MIDDLEWARE",
+    "URL of the site that logs them in and takes POST; in Django, let PresenceMiddleware be last",
     "logout": f"no {{}} among {VISITS} logouts at PRESENCE_LOGOUT, so nobody was taken offline: "
     "call presence.leave(id) in the logout handler, or have the session cookie sent to this path",
     "unreadable": "a request could not be read {}: the server or a middleware passed an invalid "

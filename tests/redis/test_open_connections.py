@@ -225,7 +225,7 @@ def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
 UNNAMED = (
     f"no user among {USERLESS_SIGNALS} pulses: if users read pages with the script, the app does "
     'not log them in at PRESENCE_PULSE_PATH, so add data-to="/…" to the script, with a URL of the '
-    "site that logs them in and takes POST; in Django, put the line last in MIDDLEWARE"
+    "site that logs them in and takes POST; in Django, let PresenceMiddleware be last"
 )
 
 Pulsing = tuple[str, str | None, str | None, list[str]]

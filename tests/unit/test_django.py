@@ -448,7 +448,7 @@ def test_pulses_before_the_layers_that_load_the_user_are_reported(
     site.recorder.run_once()
     (warning,) = caplog.messages
     assert warning.startswith("no user among 100 pulses: ")
-    assert warning.endswith("in Django, put the line last in MIDDLEWARE")
+    assert warning.endswith("in Django, let PresenceMiddleware be last")
 
 
 def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open) -> None:
