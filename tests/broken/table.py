@@ -683,6 +683,9 @@ long-timeout: A hung server holds up a reader for half a second.
 = redis/test_outages.py security/test_defects.py
 outage-fills-the-log: The log has one warning when an outage starts.
 ~ if is_first: ==> if True:
+= redis/test_outages.py::test_a_server_that_is_away_is_asked_once_however_many_wait
+look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
+~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every
 = redis/test_outages.py::test_a_handler_that_is_interrupted_while_it_writes_loses_nobody
 interrupt-loses-what-is-written: A handler that is interrupted while it writes loses nobody.
 -         finally:  # nor must an interrupt of a handler that writes
