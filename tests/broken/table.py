@@ -686,6 +686,9 @@ outage-fills-the-log: The log has one warning when an outage starts.
 = redis/test_outages.py::test_a_server_that_is_away_is_asked_once_however_many_wait
 look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
 ~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every
+= redis/test_outages.py::test_a_full_server_is_cleaned_up_and_records_again
+full-server-is-kept-busy: A process makes room on a full server twice a minute at most.
+~ health.is_refusing() and stamp >= self._made_room_at + CLEAN_EVERY ==> health.is_refusing()
 = redis/test_outages.py::test_a_handler_that_is_interrupted_while_it_writes_loses_nobody
 interrupt-loses-what-is-written: A handler that is interrupted while it writes loses nobody.
 -         finally:  # nor must an interrupt of a handler that writes
