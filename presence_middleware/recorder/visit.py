@@ -318,6 +318,7 @@ class Unrecorded(Visit):
         self, recorder: Recorder, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
         self.recorder, self.backend, self.signal = recorder, recorder.backend, signal
+        self.is_usual = not recorder.resolver.checks_status  # so that none asks for its status
         self.arrive(state, recorder.resolver.locate)
 
     def log_out(self) -> None:
