@@ -24,7 +24,7 @@ from ..stores.events import take_lease
 from .streams import Event, Page, Positions, Streams, cursor_of
 
 READ_EVERY = 1.0  # seconds
-CHECK_EVERY = 20.0  # seconds between two looks at the settings of other processes
+CHECK_EVERY = 25.0  # seconds between two looks at the settings of others: they are fresh for 30
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
