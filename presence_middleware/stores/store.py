@@ -234,10 +234,10 @@ class Store(ABC):
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         """Return the true last-seen times of those ids that said goodbye.
 
-        A goodbye lowers the time by which `online` sorts an id, to `lowered_by` before this.
+        A goodbye lowers the time by which `online` sorts an id, to `lowered_by` before this. Asked
+        only of a store that needs sweeps.
         """
-        yield from ()
-        return {}
+        raise NotImplementedError
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""
