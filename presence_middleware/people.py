@@ -128,7 +128,8 @@ class Person:
         """
         left, goodbye = self.left, self.goodbye
         due = () if left.is_sent else (left,)
-        if goodbye.at >= self.seen and (self.seen > self.sent or not goodbye.is_sent):
+        is_waiting = self.seen > self.sent
+        if goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
             return (*due, goodbye)
         return due
 

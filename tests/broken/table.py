@@ -146,7 +146,7 @@ departure-by-a-reader-is-forgotten: Whoever a reader took offline stays so after
 logout-is-lost-with-the-data: A logout is repeated if the server lost it.
 ~ departure.is_sent, departure.moment = False, None ==> pass
 goodbye-is-sent-once: A goodbye is sent again with a click from before it.
-~ (self.seen > self.sent or not goodbye.is_sent): ==> not goodbye.is_sent:
+~ self.seen and (is_waiting or not goodbye.is_sent): ==> self.seen and not goodbye.is_sent:
 old-connection-outlives-logout: A connection from before a logout does not keep its user online.
 ~ at = self.seen  # a connection from before the logout was seen after it ==> pass
 departed-id-comes-back: Whoever left stays offline, whatever other workers still hold.
