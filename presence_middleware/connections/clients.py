@@ -57,7 +57,6 @@ def import_library(scheme: str) -> None:
 
 def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     """Return a new client, sync or async. This opens no connection, except to a Cluster."""
-    import_library(url.scheme)
     if url.scheme == "memory":
         import fakeredis
 

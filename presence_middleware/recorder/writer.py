@@ -345,7 +345,7 @@ class LostData:
                 if isinstance(stored, Exception):
                     continue
                 is_missing = is_lost(self._writes[shard].moment, stored)
-                if is_missing:  # it may be, a window later by the clock of the server
+                if is_missing:  # rightly, if a window has passed by the server's clock
                     driver.run(self._clock.synchronise())
                 last = self._last(shard, to_microseconds(self._clock.moment(stamp)))
                 if last is not None and not is_missing:
