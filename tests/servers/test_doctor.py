@@ -102,17 +102,13 @@ def test_a_command_that_recording_needs_and_the_server_refuses_is_wrong(
 
 @pytest.mark.parametrize("board", ["", "/presence"])
 def test_of_hyperloglogs_only_the_board_needs_scripts(
-    board: str, valkey: Server, variables: dict[str, str]
+    board: str, valkey: Server, prefix: str, variables: dict[str, str]
 ) -> None:
-    user = variables["PRESENCE_PREFIX"]
-    rules = ("on", "nopass", "~*", "+@all", "-eval", "-evalsha")
-    valkey.client.execute_command("ACL", "SETUSER", user, *rules)
-    url = f"unix://{user}:x@{valkey.socket}"
+    url = url_of_user(valkey, prefix, "+@all", "-eval", "-evalsha")
     variables |= {"PRESENCE_REDIS_URL": url, "PRESENCE_STORE": "hyperloglog"}
     found = examined({**variables, "PRESENCE_BOARD_PATH": board})
     assert ("'eval' command\n" in found.stdout) == bool(board)
     assert found.exit_code == bool(board)
-    valkey.client.acl_deluser(user)
 
 
 def answered(plan: Generator[Any, Any, doctor.Finding], reply: Any) -> doctor.Finding:

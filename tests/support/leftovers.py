@@ -14,13 +14,12 @@ def stop_recorders() -> None:
 
 
 def drop_leftovers() -> None:
-    """Close all recorders and clients of this process, and forget them and the servers in memory.
+    """Stop all recorders and clients of this process, and forget them and the servers in memory.
 
     The package keeps each of them once for each settings. A site has one or two; in the tests
     there would be thousands, which every garbage collection and every search of memory would walk.
     """
-    for recorder in list(live_recorders):
-        recorder.close(0.0)
+    stop_recorders()
     shared_recorder.cache_clear()
     backend._shared.cache_clear()
     while drivers._clients:
