@@ -31,13 +31,13 @@ class HeaderNames:
     def __init__(self, names: Iterable[str]) -> None:
         """Convert names such as `user-agent`, each once."""
         each = sorted(set(names))
-        self.environ_keys = _split([_environ_key(name) for name in each])
-        self.raw = _split([_header_name(name) for name in each])
+        self.environ_keys = _split("", [_environ_key(name) for name in each])
+        self.raw = _split(b"", [_header_name(name) for name in each])
 
 
-def _split(names: list[Any]) -> tuple[Any, Any, list[Any]]:
-    """Return two names, or None where there are fewer, and all others: most sites have no more."""
-    first, second, *others = [*names, None, None]
+def _split(none: Any, names: list[Any]) -> tuple[Any, Any, list[Any]]:
+    """Return two names, or `none` where there are fewer, and all others: most have no more."""
+    first, second, *others = [*names, none, none]
     return first, second, others[:-2]
 
 
@@ -188,6 +188,7 @@ class WsgiRequest(StateRequest):
     def arrive(self, state: State, locate: Locate | None, excluded: Paths | None = None) -> bool:
         self.state, self.locate = state, locate
         self.peer = state.get("REMOTE_ADDR") or None
+        self.forwarded = None
         if locate is not None:
             self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
         try:
@@ -256,6 +257,7 @@ class AsgiRequest(StateRequest):
 
     def arrive(self, state: State, locate: Locate | None, excluded: Paths | None = None) -> bool:
         self.state, self.locate, client = state, locate, state.get("client")
+        self.forwarded = None
         try:
             self.peer = str(client[0]) if client and client[0] else None
             if excluded is None and locate is None:

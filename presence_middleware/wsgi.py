@@ -21,6 +21,9 @@ from .rooms import Signal
 from .settings import Settings
 from .stores import Act
 
+WHOLE = (list, tuple, bytes)
+"""Bodies that are complete when the app returns them."""
+
 
 class PresenceMiddleware:
     """Wraps a WSGI app and records its visitors.
@@ -80,7 +83,7 @@ class PresenceMiddleware:
         except BaseException:
             visit.end()
             raise
-        if isinstance(body, (list, tuple, bytes)) or _is_file(body, environ):
+        if isinstance(body, WHOLE) or _is_file(body, environ):
             visit.end()
             return body
         return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)

@@ -66,6 +66,8 @@ Found = tuple[Who | None, Matcher]
 """Who a request is from, and the matcher that found them. None if such requests do not count."""
 NOBODY: Found = None, Matcher()
 """What is found if no matcher finds an id."""
+UNREMEMBERED = NOBODY, 0.0
+"""What is remembered of a request that is new, and until when."""
 BY_LAYER = Matcher()
 """Finds whom an inner layer names, before all rules."""
 BY_LAYER.place = -1
@@ -202,8 +204,9 @@ class Search:
         known = self._known
         try:
             place = request.fingerprint(self._names)
-            found, until = known.get(place, (NOBODY, 0.0))
-            if 0 < until - time.time() <= REMEMBERED_SECONDS:
+            found, until = known.get(place, UNREMEMBERED)
+            seconds = until - time.time()
+            if 0.0 < seconds <= REMEMBERED_SECONDS:
                 return found
         except Exception:  # a malformed environ or scope
             return _first_match(self._last, request)

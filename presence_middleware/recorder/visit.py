@@ -79,6 +79,7 @@ class Visit(StateRequest):
         self.recorder, self.backend = recorder, recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
+        self._noted = None  # `end` reads an attribute of the class more slowly
         is_plain = self.arrive(state, recorder.resolver.locate, recorder.filter.special_paths)
         if is_plain and signal is None and self.arrival < recorder.usual_until:
             self.is_usual = True
@@ -89,8 +90,7 @@ class Visit(StateRequest):
             recorder.admit(self, self.purpose)
             self.note_login()
         rooms = self.backend.rooms
-        if rooms is not None:
-            self.room = rooms.entered(self, self.arrival, signal)
+        self.room = None if rooms is None else rooms.entered(self, self.arrival, signal)
 
     @property
     def age(self) -> float:  # type: ignore[override]
@@ -324,5 +324,4 @@ class Unrecorded(Visit):
     def log_out(self) -> None:
         pass
 
-    def end(self) -> None:
-        self.release()
+    end = StateRequest.release

@@ -915,6 +915,8 @@ odd-address-fails-the-request: A server's odd address fails no request.
 = security/test_canary.py::test_a_finished_visit_holds_no_secret
 headers-are-kept: A visit that is over holds nothing of its request.
 ~ self.forwarded, self.raw_headers = OVER, None, None, None ==> self.forwarded = OVER, None, None
+headers-are-kept-if-off: Nor does a visit of a site that is switched off.
+~ end = StateRequest.release ==> end = Visit.note
 
 = security/test_defects.py
 slow-globs: A long path costs little, whatever `*` is in the settings.
@@ -1358,7 +1360,7 @@ memory-of-headers-without-bound: A process remembers who is meant by a bounded n
 token-in-a-cookie: Who comes with a token in a cookie is not whoever came before from the address.
 ~ return "cookie" if self.cookie else "authorization" ==> return "authorization"
 identity-is-remembered-too-long: An identity that was found once is looked up again.
-~ if 0 < until - time.time() <= REMEMBERED_SECONDS: ==> if until:
+~ if 0.0 < seconds <= REMEMBERED_SECONDS: ==> if until:
 memory-hides-a-login: A login counts although a guest with the same headers is remembered.
 ~ _first and not (self._asks_user and request.is_anonymous): ==> _first and not self._asks_user:
 remembered-identity-outlives-its-key: Ids change with the key that a site's processes share.
@@ -1575,7 +1577,7 @@ inner-recorder-is-silent-over-wsgi: Two recorders around a WSGI app both count.
 ~ if outer.recorder is self.recorder and not outer.is_over: ==> if not outer.is_over:
 = unit/test_wsgi.py::test_whole_bodies_go_back_as_they_are
 bytes-are-a-sequence-of-numbers: A body of bytes goes back as it is.
-~ isinstance(body, (list, tuple, bytes)) ==> isinstance(body, (list, tuple))
+~ WHOLE = (list, tuple, bytes) ==> WHOLE = (list, tuple)
 """
 
 

@@ -361,7 +361,8 @@ def test_a_password_leaves_no_trace(
 
 @pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi])
 @pytest.mark.parametrize("source", ["cookie:sid", "visitor", "header:Authorization"])
-def test_a_finished_visit_holds_no_secret(ask: Ask, source: str, site: Site) -> None:
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_finished_visit_holds_no_secret(ask: Ask, source: str, enabled: bool, site: Site) -> None:
     """The site may keep a reference to the visit."""
 
     def keep(state: State) -> None:
@@ -369,7 +370,7 @@ def test_a_finished_visit_holds_no_secret(ask: Ask, source: str, site: Site) -> 
         assert found(texts_of(*kept)) >= {secret_of("cookie"), secret_of("agent"), ADDRESS}
 
     kept: list[Visit] = []
-    ask(site(hashed(source).identity), next(traffic()), keep)
+    ask(site(hashed(source).identity, enabled=enabled), next(traffic()), keep)
     assert kept[0].is_over
     assert kept[0] not in kept[0].recorder.open_visits
     assert found(texts_of(*kept)) == set()
