@@ -29,9 +29,7 @@ class Site:
     def __init__(self, url: str, **given: Any) -> None:
         """`given` are settings."""
         self.settings = Settings.from_env(
-            {},
-            redis_url=url,
-            **{"identity": "user=header:X-User:raw", "logout": "/out", **given},
+            {}, redis_url=url, **{"identity": "user=header:X-User:raw", "logout": "/out", **given}
         )
         self._wrapper = wsgi.PresenceMiddleware(_app, settings=self.settings)
         self.recorder, self.presence = self._wrapper.recorder, self._wrapper.presence

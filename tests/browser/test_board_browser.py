@@ -201,10 +201,7 @@ def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
 @pytest.mark.slow
 @pytest.mark.parametrize("screen", [*product([360, 1200], ["light", "dark"])], ids=str)
 def test_the_page_is_readable_on_any_screen(
-    open_board: Opened,
-    presence: Presence,
-    variables: dict[str, str],
-    screen: tuple[int, str],
+    open_board: Opened, presence: Presence, variables: dict[str, str], screen: tuple[int, str]
 ) -> None:
     width, scheme = screen
     sample(variables, 3, 7, 4)

@@ -441,12 +441,7 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     a_minute_ago = Presence(site, clock=Clock(NOON - 60))
     assert [sample.count for sample in a_minute_ago.history(24)] == [3, 0]
     # In steps of 10 minutes, the last two minutes are one point.
-    assert points_of(site, 168) == [
-        (MINUTE - 1500, 4),
-        (MINUTE - 721, 3),
-        (MINUTE - 1, 0),
-        day[2],
-    ]
+    assert points_of(site, 168) == [(MINUTE - 1500, 4), (MINUTE - 721, 3), (MINUTE - 1, 0), day[2]]
 
 
 @pytest.mark.parametrize("hours", [24, 168, 1600 * 24])

@@ -36,15 +36,7 @@ from tests.support.asking import (
 )
 from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
-from tests.support.statuses import (
-    Ask,
-    Call,
-    basic,
-    online,
-    over_asgi,
-    over_websocket,
-    over_wsgi,
-)
+from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_websocket, over_wsgi
 from tests.support.transports import AsgiTransport
 
 

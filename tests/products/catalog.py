@@ -303,10 +303,7 @@ class Litestar(Product):
 class LitestarSession(Litestar):
     """Litestar's `SessionAuth`, which puts the user into the scope: no setting but the logout."""
 
-    settings = {
-        "PRESENCE_APP": f"{SITES}.litestar_site:session_app",
-        "PRESENCE_LOGOUT": "/logout",
-    }
+    settings = {"PRESENCE_APP": f"{SITES}.litestar_site:session_app", "PRESENCE_LOGOUT": "/logout"}
     user = "42"
 
 

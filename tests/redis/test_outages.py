@@ -95,8 +95,7 @@ def answers_or_raises(read: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize(
-    "outage",
-    [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)],
+    "outage", [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)]
 )
 def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
     outage: str, place: Place, prefix: str, caplog: pytest.LogCaptureFixture

@@ -67,11 +67,7 @@ TAKE, RESTORE = "they are being written", "they could not be written"
             {"a": (1, 1), "b": (2, 2), "c": (2, 2)},
         ),
         # Whoever is in flight waits already.
-        (
-            2,
-            [("a", 1, 1), ("b", 1, 1), TAKE, ("b", 2, 2), RESTORE],
-            {"a": (1, 1), "b": (2, 2)},
-        ),
+        (2, [("a", 1, 1), ("b", 1, 1), TAKE, ("b", 2, 2), RESTORE], {"a": (1, 1), "b": (2, 2)}),
         # After a write, the limit is as it was.
         (
             2,

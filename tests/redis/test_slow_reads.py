@@ -84,8 +84,7 @@ def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "path"),
-    [("wsgi", "/"), ("asgi", "/excluded"), ("template", "/excluded")],
+    ("protocol", "path"), [("wsgi", "/"), ("asgi", "/excluded"), ("template", "/excluded")]
 )
 def test_a_handler_that_asks_often_waits_for_an_outage_once(
     protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch

@@ -313,9 +313,7 @@ def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_u
     assert not [message for message in caplog.messages if "stale entries" in message]
 
 
-def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(
-    site: Site,
-) -> None:
+def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: Site) -> None:
     key = f"{site.settings.prefix}:guest:seen"
     site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
 

@@ -323,11 +323,7 @@ def of_itsdangerous(derivations: Iterable[str]) -> Iterator[str]:
 
 
 def row(
-    scheme: Scheme,
-    values: Iterable[str | bytes],
-    who: Who,
-    now: float | None = None,
-    **given: Any,
+    scheme: Scheme, values: Iterable[str | bytes], who: Who, now: float | None = None, **given: Any
 ) -> Attack:
     settings = {"identity": f"user={scheme.source}, guest=ip:raw", "session_secret": scheme.secret}
     return Attack({**settings, **given}, map(scheme.request, values), (who,), now=now)

@@ -85,10 +85,7 @@ def always_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("always_wakes")
 def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
-    own: Server,
-    prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(health, "STUCK_SECONDS", 0.1)
     client = redis.Redis.from_url(own.url, socket_timeout=None)

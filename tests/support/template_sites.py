@@ -138,10 +138,7 @@ async def in_loop(request: HttpRequest, name: str) -> HttpResponse:
         return HttpResponse(str(error))
 
 
-urlpatterns = [
-    path("<name>", page),
-    path("in-loop/<name>", in_loop),
-]
+urlpatterns = [path("<name>", page), path("in-loop/<name>", in_loop)]
 
 
 def configure_django() -> None:

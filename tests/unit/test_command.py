@@ -80,11 +80,7 @@ def test_a_file_that_no_setting_names_is_not_imported_from_the_working_directory
 def test_a_full_disk_is_reported_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [*COMMAND, "config"],
-            env=environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*COMMAND, "config"], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert ended.returncode == 1
     assert ended.stderr == "Error: cannot write the output: No space left on device\n"

@@ -5,13 +5,7 @@ import itertools
 import pytest
 
 from presence_middleware.identity.resolver import BY_LAYER, NOBODY, Found, Matcher
-from presence_middleware.recorder.verdict import (
-    Answer,
-    Purpose,
-    answer_of,
-    earlier_login,
-    verdict,
-)
+from presence_middleware.recorder.verdict import Answer, Purpose, answer_of, earlier_login, verdict
 from presence_middleware.stores import Act
 
 
