@@ -200,7 +200,7 @@ return-after-logout-is-refused: A user who returns right after a logout is onlin
 = contract/test_departures.py redis/test_outages.py
 other-server-is-trusted: After a lost connection, a process asks at once whether its data is there.
 ~ write.checked = -math.inf  # another server may answer ==> pass
-= contract/test_departures.py::test_who_came_after_a_long_silence_is_written_again
+= contract/test_departures.py::test_who_came_after_silence_is_written_again
 silence-forgets-who-ends-it: A process remembers who came after a long silence.
 ~ if each.last_act() > since} ==> if False}
 late-round-forgets-early: A process remembers for a window who came before a late round.
@@ -362,12 +362,12 @@ place-before-a-loss-is-gone-on-from: Whoever was told of a loss goes on after it
 = contract/test_named_events.py redis/test_follow.py
 iterator-that-could-not-read-sleeps: Whoever could not catch up tries again after the next read.
 ~ self._has_retries = True ==> pass
-= contract/test_named_events.py::test_a_page_that_fell_behind_is_read_to_its_end_at_once
+= contract/test_named_events.py::test_a_page_behind_is_read_to_its_end
 chunk-without-its-end: Whoever falls behind between two chunks of a read gets no event twice.
 ~ self.end = (*self.end[:shard], entry.position, *self.end[shard + 1 :]) ==> pass
 more-events-wait: A reader of events that fell behind catches up without waiting.
 ~ has_more = any(reading.has_more for _, reading in found) ==> has_more = False
-= contract/test_named_events.py::test_who_is_behind_a_shard_that_is_away_waits
+= contract/test_named_events.py::test_who_is_behind_an_absent_shard_waits
 reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the next read.
 ~ if read is None or read.end == after != until: ==> if read is None:
 
@@ -466,7 +466,7 @@ options-of-sentinels-are-shown: An outage shows no password of the Sentinels.
 ~ error.args = (_SENTINELS.sub(": ", str(error)),) ==> pass
 password-of-sentinels-is-cut-short: Nothing of a password of the Sentinels is shown.
 ~ re.compile(" : <.* - ", re.DOTALL) ==> re.compile(" : <.*? - ", re.DOTALL)
-= redis/test_connecting.py::test_threads_that_begin_to_use_memory_at_once_share_it
+= redis/test_connecting.py::test_threads_that_begin_share_memory
 memory-of-each-thread: Threads that are the first to use memory:// see the same people.
 - client.ping()
 
@@ -584,7 +584,7 @@ goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
 ~ moment or later(score, redis.call('ZSCORE', bye, id))) ==> moment or score)
 late-goodbye-is-announced-with-another-time: A late goodbye is announced with its moment, too.
 ~ go(id, score, moment) end ==> go(id, score) end
-= redis/test_follow.py::test_a_reader_of_many_events_holds_few_of_them
+= redis/test_follow.py::test_a_reader_holds_few_events
 events-are-kept-decoded: A process holds a bounded number of decoded events.
 ~ @lru_cache(maxsize=DECODED_CHUNKS) ==> @lru_cache(maxsize=None)
 ids-of-events-are-kept in events/streams.py: The same of the ids in them.
@@ -609,7 +609,7 @@ events-with-goodbyes: Without PRESENCE_EVENTS, no command is about events.
 ~ "lag": settings.lag_seconds(kind) ==> "lag": settings.lag_seconds(kind) or settings.flush_interval
 events-of-each-kind: A kind that is not in PRESENCE_EVENTS announces nobody.
 ~ LAG_SECONDS if kind in self.events ==> LAG_SECONDS if self.events
-= redis/test_follow.py::test_whoever_is_erased_before_they_were_written_is_never_announced
+= redis/test_follow.py::test_who_is_erased_before_they_were_written_is_never_announced
 erased-user-is-announced: Whoever is erased before they were written is never announced.
 ~ if act is ERASED and person.sent < person.seen <= person.left.at: ==> if False:
 
@@ -686,10 +686,10 @@ outage-fills-the-log: The log has one warning when an outage starts.
 = redis/test_outages.py::test_a_server_that_is_away_is_asked_once_however_many_wait
 look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
 ~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every
-= redis/test_outages.py::test_a_full_server_is_cleaned_up_and_records_again
+= redis/test_outages.py::test_a_full_server_records_again
 full-server-is-kept-busy: A process makes room on a full server twice a minute at most.
 ~ health.is_refusing() and stamp >= self._made_room_at + CLEAN_EVERY ==> health.is_refusing()
-= redis/test_outages.py::test_a_handler_that_is_interrupted_while_it_writes_loses_nobody
+= redis/test_outages.py::test_a_handler_that_is_interrupted_in_a_write_loses_nobody
 interrupt-loses-what-is-written: A handler that is interrupted while it writes loses nobody.
 -         finally:  # nor must an interrupt of a handler that writes
 -             has_left = people.restore()
@@ -752,10 +752,10 @@ unknown-redis-py-raises: A redis-py that cannot be imported is an outage of Redi
 = redis/test_recorder.py::test_a_sighting_that_arrives_during_a_flush_is_no_failure
 late-sighting-is-a-failure: A sighting that arrives during a flush is no failure of it.
 ~ attempt.failure is None and not has_left ==> attempt.failure is None and people.is_empty
-= redis/test_recorder.py::test_an_exit_that_is_out_of_time_leaves_the_upkeep_to_run_out
+= redis/test_recorder.py::test_an_exit_out_of_time_leaves_the_upkeep_to_run_out
 exit-waits-to-give-up-the-upkeep: All recorders of a process end within two seconds, also at rest.
 ~ driver.run(self._lease.give_up(), deadline) ==> driver.run(self._lease.give_up())
-= redis/test_recorder.py::test_an_exit_that_is_out_of_time_starts_no_round_trip
+= redis/test_recorder.py::test_an_exit_out_of_time_starts_no_round_trip
 exit-asks-for-the-time: An exit that is out of time does not ask the server for its time.
 ~ run(clock.synchronise(TRUSTED / 5), deadline) ==> run(clock.synchronise(TRUSTED / 5))
 exit-agrees-first: An exit that is out of time agrees on nothing.
@@ -774,7 +774,7 @@ unwritten-sighting-counts-twice: An unwritten sighting is merged under a newer o
 +                 person.restore(taken)
 user-in-flight-is-refused: Whoever is being written is refreshed although the memory is full.
 -                     and person not in self._in_flight  # or else they wait already
-= redis/test_recorder.py::test_the_first_question_of_a_process_waits_for_the_import_of_redis_py
+= redis/test_recorder.py::test_a_first_question_waits_for_the_import_of_redis_py
 import-is-an-outage: A slow import of redis-py is no outage of Redis.
 - import_library(self.url.scheme)
 = redis/test_recorder.py::test_the_thread_rests_while_nothing_waits
@@ -940,7 +940,7 @@ reused-environ-keeps-its-user: An environ that a server uses again does not keep
 lost-connection-is-not-counted in connections/drivers.py:
   After a lost connection, nothing is trusted that another server said.
 ~ self.health.lost_connection() ==> pass
-= security/test_defects.py::test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings
+= security/test_defects.py::test_a_late_app_does_not_start_with_wrong_settings
 trio-starts-with-wrong-settings: Under trio, too, a site does not start with wrong settings.
 ~ return is_trio() ==> return False
 = security/test_defects.py::test_an_internal_error_while_writing_loses_no_sighting
@@ -956,7 +956,7 @@ streams-without-bound: A process serves a bounded number of streams.
 ~ elif answer.follows is not None and self._open_streams >= MAX_STREAMS: ==> elif False:
 streams-outlive-the-server: Streams of the board end when the lifespan ends.
 ~ self.recorder.backend.close_events() ==> pass
-= servers/test_board.py::test_an_error_of_the_server_reaches_it_as_it_was_raised
+= servers/test_board.py::test_an_error_of_the_server_reaches_it_unchanged
 error-of-the-server-is-lost in board/asgi.py: An error of the server reaches it as it was raised.
 ~ except OSError: ==> except Exception:
 = servers/test_board.py::test_others_get_no_stream
@@ -1039,7 +1039,7 @@ app-of-the-wrong-kind: An ASGI app is refused by the WSGI wrapper.
 class-with-a-metaclass-is-no-app: A class of which nobody knows what a call returns is accepted.
 ~ makes_instance = type(app).__call__ is type.__call__ and ==> makes_instance =
 
-= servers/test_logins.py::test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins
+= servers/test_logins.py::test_of_two_cookies_of_a_name_the_frameworks_choice_wins
 first-of-two-session-cookies: Of two cookies with the same name, the choice of the framework wins.
 ~ re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}") ==> re.compile(rf"(?:^|;){pair}")
 

@@ -86,9 +86,7 @@ def test_the_page_says_that_the_site_does_not_answer(open_board: Opened, how: st
 
 
 @pytest.mark.slow
-def test_the_page_asks_for_the_token_and_finds_users_by_id(
-    open_board: Opened, presence: Presence
-) -> None:
+def test_a_page_asks_for_the_token_and_finds_users(open_board: Opened, presence: Presence) -> None:
     presence.touch("bob")
     board = open_board()
     expect(board.locator("#names")).to_be_hidden()
@@ -169,9 +167,7 @@ def test_a_chart_that_has_changed_is_drawn_again_in_the_style_of_its_file(
     expect(board.locator("#chart .label")).to_contain_text("9 at ")
 
 
-def test_pages_that_were_opened_with_credentials_in_their_url_work(
-    open_board: Opened, presence: Presence
-) -> None:
+def test_pages_with_credentials_in_their_url_work(open_board: Opened, presence: Presence) -> None:
     board = open_board(credentials=f"me:{TOKEN}@")
     expect(board.locator("#state")).to_have_text("live")
     presence.touch("bob")

@@ -105,9 +105,7 @@ def test_times_are_those_of_the_server(
     expect(page.locator("#online td.number")).to_have_text([re.compile("now|s ago")])
 
 
-def test_a_page_that_was_hidden_goes_on_after_its_last_event(
-    board: Board, presence: Presence
-) -> None:
+def test_a_hidden_page_goes_on_after_its_last_event(board: Board, presence: Presence) -> None:
     presence.touch("eve")
     board.expect_names("eve", "ann")
     with board.page.expect_event("requestfailed", lambda each: "/events?" in each.url):
@@ -121,9 +119,7 @@ def test_a_page_that_was_hidden_goes_on_after_its_last_event(
     assert board.sent("online") == []
 
 
-def test_the_list_survives_a_restart_of_the_web_server(
-    board: Board, site: WebServer, presence: Presence
-) -> None:
+def test_the_list_survives_a_restart(board: Board, site: WebServer, presence: Presence) -> None:
     site.process.send_signal(signal.SIGTERM)
     site.process.wait(10)  # the stream is still open
     expect(board.page.locator("#state")).to_have_text("the site does not answer", timeout=20000)

@@ -86,9 +86,7 @@ def shown_anew(page: Page) -> list[str]:
     return [page.locator(place).inner_text() for place in ("b", "i")]
 
 
-def test_a_page_and_its_pulse_and_its_widget_mean_the_same_room(
-    shop: Shop, new_context: NewContext
-) -> None:
+def test_a_page_its_pulse_and_its_widget_mean_one_room(shop: Shop, new_context: NewContext) -> None:
     context = new_context()
     context.add_cookies([{"name": "member", "value": "ann", "url": shop.url}])
     page = context.new_page()

@@ -130,9 +130,7 @@ def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
     assert reads.call_count == 1 + killed
 
 
-def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another_one_reads() -> (
-    None
-):
+def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another_reads() -> None:
     mine: ContextVar[anyio.CancelScope] = ContextVar("mine")
     reading: list[anyio.CancelScope] = []
     answered: list[Response] = []
@@ -267,9 +265,7 @@ def test_a_failed_read_is_not_repeated_for_a_second() -> None:
     assert failures == [clock.now - 1.01, clock.now]
 
 
-def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(
-    ask: Callable[..., SharedRead],
-) -> None:
+def test_ever_new_rooms_cause_a_bounded_number_of_reads(ask: Callable[..., SharedRead]) -> None:
     clock, reads = Clock(), Mock(return_value=ANSWER)
     cache = Cache(clock)
 
@@ -285,9 +281,7 @@ def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(
         assert reads.call_count == second * MAX_RESULTS
 
 
-def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
-    ask: Callable[..., SharedRead],
-) -> None:
+def test_ever_new_rooms_or_ids_push_out_no_other_read(ask: Callable[..., SharedRead]) -> None:
     cache, reads = Cache(Clock()), Mock(return_value=ANSWER)
 
     def read(path: str, query: str = "") -> None:
@@ -421,9 +415,7 @@ def test_a_history_has_every_peak_in_at_most_1500_points(
     assert max(count for _, count in found) >= max(n for at, n in samples.items() if at > oldest)
 
 
-def test_expired_and_future_minutes_are_not_shown(
-    valkey: Server, patience: str, prefix: str
-) -> None:
+def test_expired_and_future_minutes_are_hidden(valkey: Server, patience: str, prefix: str) -> None:
     site = settings(valkey.url + patience, prefix, 1.5 / 24)
     samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
     write(site, samples)

@@ -53,9 +53,7 @@ def test_minute_sets_of_a_long_window_hold_no_more_than_the_limit(start: Start) 
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_a_sighting_from_before_a_logout_takes_no_last_seen_time_of_others(
-    store: str, start: Start
-) -> None:
+def test_a_sighting_of_before_a_logout_takes_no_time_of_others(store: str, start: Start) -> None:
     """Of a long window, the sets of some minutes have only a share of the members."""
     one, other = (start(store=store, window="2h", max_members=40) for _ in range(2))
     people = [f"u{number}" for number in range(16)]
@@ -202,9 +200,7 @@ def test_who_comes_again_uses_no_quota_and_who_is_long_gone_leaves_it() -> None:
     assert door.come("late", 200) == guests.QUOTA
 
 
-def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quotas_go_on_with_more_networks_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests, "COUNTED", 100)
     door = Door()
     assert door.come("early", 60, "198.51.100.0") == 60

@@ -142,9 +142,7 @@ def listed_beside_a_writer(
 @IN_MEMORY
 @SORTED
 @pytest.mark.parametrize("before", [None, Sighting("id0900", moment_of(NOON - 9))])
-def test_whoever_is_written_while_a_long_list_is_read_is_listed_once(
-    site: Site, before: Sighting | None
-) -> None:
+def test_who_is_written_during_a_read_is_listed_once(site: Site, before: Sighting | None) -> None:
     times = {f"id{n:04}": NOON - n / 100 for n in range(3 * PAGE)}
     writes = repeat({f"id{n:04}": NOON - 9.005 for n in (950, 1500, 2999)})
     listed = listed_beside_a_writer(site, times, writes, before)
@@ -188,9 +186,7 @@ def test_those_who_are_seen_again_while_everybody_is_listed_hide_nobody(
     assert len(listed_beside_a_writer(site, times, writes)) == len(times)
 
 
-def test_times_written_by_another_program_do_not_block_a_reader(
-    valkey: Server, prefix: str
-) -> None:
+def test_times_of_another_program_do_not_block_a_reader(valkey: Server, prefix: str) -> None:
     with opened(settings(valkey.url, prefix)) as site:
         moment = NOON + 0.1234568
         site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": moment for n in range(2500)})
@@ -344,9 +340,7 @@ def test_every_key_has_the_prefix_and_a_lifetime(site: Site, store: str) -> None
 
 @SORTED
 @pytest.mark.parametrize("backend_url", ["valkey", *matrix(*OTHERS)], indirect=True)
-def test_a_key_of_another_type_stops_its_own_kind_only(
-    backend_url: str, prefix: str, store: str
-) -> None:
+def test_a_key_of_another_type_stops_one_kind(backend_url: str, prefix: str, store: str) -> None:
     with opened(settings(backend_url, prefix, store=store)) as site:
         site.redis.set(f"{prefix}:user:seen", "not a sorted set")
         with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):

@@ -99,9 +99,7 @@ def lost_again(*acts: Act, how: str) -> list[Deed]:
     return [("ann", SEEN, 10, "write"), *deeds]
 
 
-def test_what_was_reported_is_what_happened(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_reported_is_what_happened(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(monkeypatch)
 
     @examples(
@@ -165,9 +163,7 @@ def test_what_was_reported_is_what_happened(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
-    store: str, start: Start
-) -> None:
+def test_a_connection_refreshed_during_a_logout_does_not_count(store: str, start: Start) -> None:
     worker = start(store=store)
     worker.clock.now += 100
     worker.recorder.record(("user", "ann"), worker.clock.now, NOON)
@@ -236,9 +232,7 @@ def test_a_handler_takes_somebody_offline_before_it_answers(
 
 
 @pytest.mark.parametrize("act", [Act.GOODBYE, Act.LEFT])
-def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
-    valkey: Server, prefix: str, act: Act
-) -> None:
+def test_a_moment_ahead_of_the_server_is_lowered(valkey: Server, prefix: str, act: Act) -> None:
     """Otherwise a process whose estimate is too late would refuse who comes back."""
     site = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, pulse_path="/pulse")
     backend = Backend(site)
@@ -340,9 +334,7 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
-def test_a_departure_that_waited_for_longer_than_a_window_holds(
-    act: Act, store: str, start: Start
-) -> None:
+def test_a_departure_that_waited_for_a_window_holds(act: Act, store: str, start: Start) -> None:
     """Other processes waited as long, and have yet to write what they saw before."""
     clock = Clock()
     leaves, page, connection = (start(store=store, clock=clock) for _ in range(3))
@@ -377,9 +369,7 @@ def test_a_login_after_a_departure_that_waited_for_longer_than_a_window_holds(
     assert page.online() == ["ann"]
 
 
-def test_an_erasure_that_waits_is_written_though_a_reader_took_the_user_offline(
-    start: Start,
-) -> None:
+def test_an_erasure_that_waits_is_written_if_a_reader_took_the_user_offline(start: Start) -> None:
     worker = start()
     worker.saw("ann")
     worker.did("ann", act=ERASED)
@@ -448,9 +438,7 @@ def test_after_a_restart_without_data_all_sightings_are_written_again_with_their
         assert worker.recorder.stats().recorded == 4
 
 
-def test_whoever_a_reader_of_the_process_took_offline_stays_so_after_a_loss(
-    own: Server, start: Start
-) -> None:
+def test_who_a_reader_took_offline_stays_so_after_a_loss(own: Server, start: Start) -> None:
     worker = start(own.url)
     worker.saw("ann", "bob")
     worker.clock.now += 1
@@ -487,9 +475,7 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -
 
 
 @pytest.mark.parametrize("writes_first", [False, True])
-def test_a_key_that_was_evicted_alone_is_written_again(
-    start: Start, prefix: str, *, writes_first: bool
-) -> None:
+def test_an_evicted_key_is_written_again(start: Start, prefix: str, *, writes_first: bool) -> None:
     """As under `volatile-lru`. Another process may write to the shard before."""
     worker, other = start(), start()
     worker.saw("ann")
@@ -526,9 +512,7 @@ def test_a_loss_is_looked_for_in_all_shards(
 
 
 @pytest.mark.parametrize("silence", [1.6, 3])
-def test_who_came_after_a_long_silence_is_written_again(
-    silence: float, own: Server, start: Start
-) -> None:
+def test_who_came_after_silence_is_written_again(silence: float, own: Server, start: Start) -> None:
     """The first round after it forgets only those who came before the silence, and no round after
     that forgets anybody sooner than a window after they came."""
     worker = start(own.url)

@@ -98,9 +98,7 @@ def read(source: GrowingLog) -> list[bytes]:
 
 
 @pytest.mark.parametrize("line", [b"begun", line(MINUTE, path=f"/{'x' * 999}").strip()])
-def test_a_log_is_followed_from_the_line_in_which_it_ends(
-    growing: Growing, log: Log, line: bytes
-) -> None:
+def test_a_log_is_followed_from_its_last_line(growing: Growing, log: Log, line: bytes) -> None:
     """A server that buffers its log writes parts of lines."""
     log.write(b"one\ntwo\n" + line[:-2])
     source = growing()
@@ -131,9 +129,7 @@ def test_a_renamed_log_is_read_to_its_end_and_then_for_a_minute(growing: Growing
     assert read(source) == [b"d"]
 
 
-def test_a_renamed_log_is_read_to_its_end_however_long_that_takes(
-    growing: Growing, log: Log
-) -> None:
+def test_a_renamed_log_is_read_to_its_end_however_long_it_takes(growing: Growing, log: Log) -> None:
     clock, read = Clock(0.0), 0
     source = growing(monotonic=clock)
     log.write((b"x" * 999 + b"\n") * (3 * READ_BYTES // 1000))
@@ -146,9 +142,7 @@ def test_a_renamed_log_is_read_to_its_end_however_long_that_takes(
 
 
 @pytest.mark.parametrize("regrown", [b"", b"x\n", b"as long as before\n" * 40])
-def test_a_truncated_log_is_read_from_its_beginning(
-    growing: Growing, log: Log, regrown: bytes
-) -> None:
+def test_a_truncated_log_is_read_from_its_start(growing: Growing, log: Log, regrown: bytes) -> None:
     """Also if it is as long as before, or longer, when it is looked at again."""
     log.write(b"one line of many\n" * 30)
     source = growing(since=0.0)

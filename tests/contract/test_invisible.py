@@ -218,9 +218,7 @@ def test_an_invisible_person_leaves_nothing_under_user(
     assert shown["count"] == 1
 
 
-def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
-    valkey: Server, prefix: str
-) -> None:
+def test_forget_erases_the_past_of_who_becomes_invisible(valkey: Server, prefix: str) -> None:
     page = Page({"X-User": HIDDEN})
     site = Site(settings_of(valkey.url, prefix, CODE, "sorted-set"), "no way")
     presence = Presence(site.settings, clock=site.clock)

@@ -159,9 +159,7 @@ def site(unwritten: Site) -> Site:
         ("", None),
     ],
 )
-def test_the_user_of_a_header_is_what_stands_before_the_first_colon(
-    header: str, user: str | None
-) -> None:
+def test_the_user_of_a_header_stands_before_the_first_colon(header: str, user: str | None) -> None:
     read = SOURCES["basic"].make("", ())
     environ = {"HTTP_AUTHORIZATION": header.encode().decode("latin-1")}
     scope = {"headers": [(b"authorization", header.encode())]}
@@ -577,9 +575,7 @@ def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, sit
 
 @both
 @pytest.mark.parametrize("path", ["/", "/logout"])
-def test_a_request_from_before_the_logout_brings_nobody_back(
-    path: str, ask: Ask, site: Site
-) -> None:
+def test_a_request_of_before_the_logout_brings_nobody_back(path: str, ask: Ask, site: Site) -> None:
     """As of another tab, whose answer takes longer than the logout; or is there before it."""
 
     def ask_meanwhile(_: State) -> None:

@@ -122,9 +122,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     assert next(third).id == seen[3]  # it was in hand
 
 
-def test_another_process_goes_on_if_the_holder_vanishes(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_goes_on_if_a_holder_vanishes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.3)
     vanishing = site.begun(site.process().events(name="mailer"))
     site.come("ann", "bob")
@@ -171,9 +169,7 @@ def test_a_place_that_is_gone_loses_events_once(site: Site, at: str) -> None:
     wait_until(lambda: site.run("GET", site.handled_key).count(b"-1.1") < 32)
 
 
-def test_a_slow_process_keeps_the_lease_and_misses_nothing(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_holder_misses_nothing(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.5)
     first = plain.begun(plain.named())
     expected = [f"id{n}" for n in range(30)]
@@ -277,9 +273,7 @@ async def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
         await asyncio.wait_for(rest, 10)
 
 
-def test_a_lease_that_is_held_again_at_once_drops_nothing(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_held_again_drops_nothing(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     turns, names = count(), [f"id{number}" for number in range(12)]
 
     def sometimes(lease: feed_module.NameLease, *_: Any) -> None:
@@ -319,9 +313,7 @@ class PartlyAway:
         return bool(self.away) and any(str(each).startswith(self.away) for each in command)
 
 
-def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_an_absent_shard_is_missed(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, backend = PartlyAway(plain), plain.presence.backend
     monkeypatch.setattr(backend, "driver", nodes)
     positions = backend.feed("user").streams.positions()
@@ -351,9 +343,7 @@ def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(
         assert next(now).id == "new"
 
 
-def test_who_goes_on_may_have_read_further_than_this_process(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_goes_on_may_have_read_further(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with plain.presence.events() as others:
         wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         monkeypatch.setattr(feed_module, "READ_EVERY", 0.5)
@@ -404,9 +394,7 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     assert next(first).cursor == after[3]
 
 
-def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_behind_is_read_to_its_end(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
     monkeypatch.setattr(pages, "CHUNK_BYTES", 1)
     streams = plain.presence.backend.feed("user").streams
@@ -424,9 +412,7 @@ def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
     assert len(set(received)) == len(received) == 60
 
 
-def test_who_is_behind_a_shard_that_is_away_waits(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_behind_an_absent_shard_waits(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, backend = PartlyAway(plain), plain.presence.backend
     monkeypatch.setattr(backend, "driver", nodes)
     page, shards = pages.Page(backend.feed("user").streams), backend.stores["user"]
@@ -440,9 +426,7 @@ def test_who_is_behind_a_shard_that_is_away_waits(
     assert page.catch_up(behind)
 
 
-def test_of_many_who_are_behind_few_wait_for_an_outage(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_behind_few_wait_in_an_outage(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait in the threads that all readers of the process share."""
     streams = plain.presence.backend.feed("user").streams
     page, read = pages.Page(streams), streams.read

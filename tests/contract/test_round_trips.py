@@ -67,9 +67,7 @@ def test_a_read_of_many_shards_is_of_one_moment(
     assert [each.transaction for each in sent] == [True]
 
 
-def test_a_handler_writes_and_reads_in_one_round_trip(
-    unwritten: Callable[..., Settings], sent: Sent
-) -> None:
+def test_a_handler_writes_and_reads_at_once(unwritten: Callable[..., Settings], sent: Sent) -> None:
     def app(environ: Any, _: Any) -> list[bytes]:
         sent.clear()
         return [str(environ["presence_middleware.presence"].count()).encode()]
@@ -81,9 +79,7 @@ def test_a_handler_writes_and_reads_in_one_round_trip(
     assert names(sent) == [["EVALSHA", "ZCOUNT"]]
 
 
-def test_a_handler_that_writes_does_not_count_its_visitor_yet(
-    unwritten: Callable[..., Settings],
-) -> None:
+def test_a_handler_that_writes_counts_no_visitor_yet(unwritten: Callable[..., Settings]) -> None:
     """Who is a guest may log in afterwards."""
     recorded, settings = [], unwritten(identity=IDENTITY)
 

@@ -55,9 +55,7 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
         Presence(old, clock=clock).count()
 
 
-def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
-    valkey: Server, prefix: str
-) -> None:
+def test_a_worker_with_the_old_number_stops_recording(valkey: Server, prefix: str) -> None:
     with timed_site.opened(timed_site.settings(valkey.url, prefix)) as site:
         site.saw("ann")
         redis = client_of(site.settings.redis_url)
@@ -150,9 +148,7 @@ def own(tmp_path: Path, prefix: str) -> Iterator[Site]:
 
 
 @pytest.mark.slow
-def test_without_one_primary_the_others_still_work_and_nobody_is_missing_afterwards(
-    own: Site,
-) -> None:
+def test_without_one_primary_the_others_still_work_and_nobody_is_missing_later(own: Site) -> None:
     own.comes(*PEOPLE)
     wait_until(own.is_everyone_there)
     lost = own.home_of(PEOPLE[0])
@@ -320,9 +316,7 @@ def count_of(cluster: Cluster, command: str) -> int:
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for stats in found)
 
 
-def test_the_url_of_one_node_is_answered_with_the_form_of_a_cluster(
-    cluster: Cluster, prefix: str
-) -> None:
+def test_the_url_of_a_node_leads_to_the_form_of_a_cluster(cluster: Cluster, prefix: str) -> None:
     owner = cluster.owner_of(keys.layout(prefix))
     other = next(node for node in cluster.primaries if node is not owner)
     site = timed_site.settings(f"redis://127.0.0.1:{other.port}", prefix)
@@ -331,9 +325,7 @@ def test_the_url_of_one_node_is_answered_with_the_form_of_a_cluster(
 
 
 @pytest.mark.parametrize("url", ["redis://h", "redis+cluster://h"])
-def test_a_client_of_another_sort_than_the_url_is_refused(
-    cluster: Cluster, prefix: str, url: str
-) -> None:
+def test_a_client_of_another_sort_is_refused(cluster: Cluster, prefix: str, url: str) -> None:
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)
     port = cluster.primaries[0].port
     client = redis.Redis(port=port) if "+" in url else redis.RedisCluster("127.0.0.1", port)
@@ -359,9 +351,7 @@ def test_the_documented_rights_suffice_on_a_cluster(cluster: Cluster, prefix: st
     assert site.recorder.stats().last_error is None
 
 
-def test_the_doctor_looks_at_each_node_and_at_the_balance(
-    cluster: Cluster, settings: Settings
-) -> None:
+def test_the_doctor_checks_each_node_and_the_balance(cluster: Cluster, settings: Settings) -> None:
     site = Site(cluster, settings)
     site.comes(*PEOPLE)
     wait_until(site.is_everyone_there)

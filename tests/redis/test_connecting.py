@@ -228,9 +228,7 @@ async def until_no_socket(port: int) -> None:
 
 
 @pytest.mark.parametrize("failure", ["no answer", "cancelled", "password", "closed"])
-def test_a_read_over_tls_that_fails_leaves_no_socket_open(
-    server: TlsServer, prefix: str, failure: str
-) -> None:
+def test_a_failed_tls_read_leaves_no_socket(server: TlsServer, prefix: str, failure: str) -> None:
     async def read() -> None:
         # With time for a handshake on a slow machine.
         url = f"{server.tls_url()}&socket_connect_timeout=2"
@@ -439,9 +437,7 @@ def test_the_error_of_a_server_that_is_away_gives_a_reason_and_no_secret(
 
 
 @pytest.mark.parametrize("url", ["redis://localhost:6379/0", "redis://localhost:6379/1"])
-def test_without_a_url_the_error_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_an_error_names_the_variable_of_the_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(redis.Connection, "_connect", Mock(side_effect=ConnectionRefusedError))
     with pytest.raises(PresenceUnavailable) as raised:
         Presence(Settings.from_env({}, redis_url=url)).count()
@@ -502,9 +498,7 @@ def site(provider: str, **settings: str) -> Settings:
 
 
 @pytest.mark.parametrize("provider", ["provider", "make", "Provider"])
-def test_each_new_connection_asks_for_the_credentials_of_the_moment(
-    tokens: Tokens, provider: str
-) -> None:
+def test_each_new_connection_asks_for_fresh_credentials(tokens: Tokens, provider: str) -> None:
     settings = site(provider)
     recorder = Recorder(settings, background=False)
     presence = Presence(settings)
@@ -543,9 +537,7 @@ def test_a_coroutine_asks_for_credentials_in_a_thread(
     assert not caplog.messages
 
 
-def test_a_provider_that_fails_is_an_outage_that_names_it_and_shows_no_token(
-    tokens: Tokens,
-) -> None:
+def test_a_provider_that_fails_is_an_outage_with_its_name_and_no_token(tokens: Tokens) -> None:
     fails = Mock(side_effect=RuntimeError(f"token{tokens.number}"))
     tokens.get_credentials = fails  # type: ignore[method-assign]
     for ask in QUESTIONS.values():
@@ -580,9 +572,7 @@ def test_a_wrong_url_is_reported_at_the_start(url: str, message: str) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_threads_that_begin_to_use_memory_at_once_share_it(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_begin_share_memory(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}"))
     others = ["bob"]
 

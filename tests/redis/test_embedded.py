@@ -268,9 +268,7 @@ def test_any_host_starts_a_server_that_ends_with_it(directory: Path, script: str
         wait_until_gone(directory)
 
 
-def test_a_program_is_needed_to_start_but_not_to_join(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_start_needs_a_program(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_server", lambda: None)
     for ask in readers(str(directory)):
         with pytest.raises(SettingsError) as caught:
@@ -599,9 +597,7 @@ def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_a_server_that_loads_its_data_is_waited_for(
-    running: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_loads_is_waited_for(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([b"-LOADING data\r\n"] * 40)
     real = supervisor.send_command
     monkeypatch.setattr(
@@ -612,9 +608,7 @@ def test_a_server_that_loads_its_data_is_waited_for(
     assert next(answers, None) is None
 
 
-def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
-    directory: Path,
-) -> None:
+def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_another(directory: Path) -> None:
     def can_write() -> bool:
         with contextlib.suppress(ResponseError):
             return bool(client.set("a", "kept"))

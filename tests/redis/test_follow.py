@@ -154,9 +154,7 @@ def test_whoever_logs_out_after_they_have_gone_goes_once(sharded: FollowedSite) 
     assert sharded.announced() == []
 
 
-def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
-    sharded: FollowedSite,
-) -> None:
+def test_who_was_erased_is_in_the_stream_for_five_minutes_at_most(sharded: FollowedSite) -> None:
     sharded.saw("ann")
     sharded.saw("ann", act=Act.GOODBYE)
     assert sharded.keys_with("ann") == {"seen", "changes", "bye"}
@@ -165,9 +163,7 @@ def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(
     assert 0 < sharded.lifetime("ann", "changes") <= 300
 
 
-def test_whoever_is_erased_before_they_were_written_is_never_announced(
-    sharded: FollowedSite,
-) -> None:
+def test_who_is_erased_before_they_were_written_is_never_announced(sharded: FollowedSite) -> None:
     sharded.recorder.record(("user", "ann"), sharded.clock.now)
     sharded.recorder.depart(("user", "ann"), Act.ERASED)
     assert sharded.keys_with("ann") == set()
@@ -365,9 +361,7 @@ async def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None
 
 
 @in_loop
-async def test_whoever_closes_an_iterator_gets_none_of_the_events_that_it_took(
-    site: FollowedSite,
-) -> None:
+async def test_who_closes_an_iterator_gets_none_of_the_events_it_took(site: FollowedSite) -> None:
     site.saw("ann", "bob")
     with site.presence.events(after="0.0") as events:
         assert next(events).id == "ann"
@@ -482,9 +476,7 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
             assert next(again).id == "cy"
 
 
-def test_a_loop_receives_more_joins_than_a_page_has(
-    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_joins_than_a_page_arrive(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_module, "PAGE_BYTES", streams_module.PAGE_BYTES // 40)
     with site.presence.events() as slow, site.presence.events() as events:
         until_read(site.presence)
@@ -526,9 +518,7 @@ async def test_streams_keep_no_events(own: Server, prefix: str, among: list[str]
     assert sum(type(each) is Event for each in gc.get_objects()) < 100
 
 
-def test_a_reader_of_many_events_holds_few_of_them(
-    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_holds_few_events(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the events of a large site, and of all bounds."""
     for name in ("CHUNK_BYTES", "PAGE_BYTES"):
         monkeypatch.setattr(streams_module, name, getattr(streams_module, name) // 10)
@@ -664,9 +654,7 @@ def test_a_server_that_evicts_the_numbers_of_events_is_no_endless_loss(site: Fol
     assert site.announced() == [("+bob", 0)]
 
 
-def test_events_of_five_minutes_ago_are_removed_whether_others_come_or_not(
-    site: FollowedSite,
-) -> None:
+def test_events_of_five_minutes_ago_are_removed_even_if_nobody_comes(site: FollowedSite) -> None:
     key, client = site.key.changes, site.redis
 
     def make_older(seconds: int) -> None:
@@ -742,9 +730,7 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
         assert event.id == "ann"
 
 
-def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
-    opened: Open, followed: Follow
-) -> None:
+def test_a_key_of_another_program_is_an_outage_of_its_shard(opened: Open, followed: Follow) -> None:
     site = opened(shards=4)
     follower = followed(site)
     ids = [f"user{number}" for number in range(20)]

@@ -163,9 +163,7 @@ def test_an_outage_of_a_shard_lasts_until_it_is_written(
     assert caplog.messages[1].startswith("recording again after")
 
 
-def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
-    place: Place, prefix: str
-) -> None:
+def test_a_guest_stays_one_when_the_server_lost_the_shared_key(place: Place, prefix: str) -> None:
     given = settings(place, prefix, identity="user=header:X-User, guest=visitor")
     old, new = Recorder(given), Recorder(given)
     guest = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
@@ -199,9 +197,7 @@ class Interrupt(BaseException):
     """As a server or gevent raises it in a handler whose time is up."""
 
 
-def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
-    place: Place, prefix: str
-) -> None:
+def test_a_handler_that_is_interrupted_in_a_write_loses_nobody(place: Place, prefix: str) -> None:
     recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
     timed_site.visit(recorder, "ann")
     assert recorder.flush()  # so that the next write need not ask for anything before
@@ -293,9 +289,7 @@ def test_shards_of_a_server_that_refuses_all_of_them_are_one_failure(
 # Full servers, long outages, and processes that differ.
 
 
-def test_a_full_server_is_cleaned_up_and_records_again(
-    own: Server, client: Any, prefix: str, start: Start
-) -> None:
+def test_a_full_server_records_again(own: Server, client: Any, prefix: str, start: Start) -> None:
     worker, key = start(own.url), f"{prefix}:guest:seen"
     stale = {f"{'x' * 200}{number}": NOON - 2 * WINDOW for number in range(5000)}
     client.zadd(key, stale)
@@ -315,9 +309,7 @@ def test_a_full_server_is_cleaned_up_and_records_again(
     assert worker.presence.last_seen("ann", "user") == moment_of(NOON)
 
 
-def test_a_last_seen_time_outlives_an_outage_longer_than_the_window(
-    own: Server, start: Start
-) -> None:
+def test_last_seen_times_outlive_an_outage_longer_than_a_window(own: Server, start: Start) -> None:
     worker = start(own.url, identity="user=header:X-User, guest=visitor", max_pending=10)
     own.stop()
     worker.did("ann")
@@ -420,9 +412,7 @@ def test_differing_settings_of_processes_are_logged_by_name(
     assert name in finding.what
 
 
-def test_the_longest_retention_of_all_processes_is_respected(
-    valkey: Server, start: Start, prefix: str
-) -> None:
+def test_the_longest_retention_is_respected(valkey: Server, start: Start, prefix: str) -> None:
     long = start(retention="10d")
     short = start(retention="1s", clock=long.clock)
 
@@ -483,9 +473,7 @@ def test_wrong_replies_to_a_request_that_asks_raise_presence_unavailable(
         assert visits[1].count() == 2
 
 
-def test_a_sample_that_failed_is_tried_again_in_its_minute(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sample_is_tried_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = start()
     other = start(clock=holder.clock)
 

@@ -96,9 +96,7 @@ def test_sightings_that_wait_are_merged_bounded_and_counted(
     assert taken == waiting
 
 
-def test_threads_that_record_while_others_write_lose_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_that_record_amid_writes_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     people, writing, doubles = People(1000, 600, 75), threading.Lock(), list[int]()
 
     def work(_: int) -> None:
@@ -128,9 +126,7 @@ def test_threads_that_record_while_others_write_lose_nothing(
 # What is written, and when.
 
 
-def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
-    valkey: Server, prefix: str
-) -> None:
+def test_the_first_sighting_is_written_at_once_the_next_later(valkey: Server, prefix: str) -> None:
     site = by_header(valkey.url, prefix, flush_interval="2m", window="10m")
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "bob")
@@ -220,9 +216,7 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
     assert one is not recorder_for(by_header(valkey.url, prefix, window="15m"))
 
 
-def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
-    valkey: Server, prefix: str
-) -> None:
+def test_an_asgi_app_asks_a_plain_client_in_threads(valkey: Server, prefix: str) -> None:
     counts = []
 
     async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
@@ -235,9 +229,7 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
     assert counts == [1]
 
 
-def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
-    idle: Recorder, presence: Presence
-) -> None:
+def test_a_child_starts_afresh_and_the_parent_writes(idle: Recorder, presence: Presence) -> None:
     """Also while the parent's thread holds both locks in the middle of a write."""
 
     def child() -> None:
@@ -275,9 +267,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     assert Presence(site, clock=clock).online_among(users) == users
 
 
-def test_a_child_that_exits_does_not_write_for_its_parent(
-    idle: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exit_of_a_child_writes_nothing(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as child:
         child.setattr(worker_module, "getpid", lambda: -1)
         idle.close()
@@ -375,9 +365,7 @@ def test_a_setting_of_a_process_that_has_ended_is_none(recorder: Recorder, prefi
 
 
 @pytest.mark.parametrize("knows_the_time", [False, True])
-def test_an_exit_that_is_out_of_time_starts_no_round_trip(
-    idle: Recorder, *, knows_the_time: bool
-) -> None:
+def test_an_exit_out_of_time_starts_no_round_trip(idle: Recorder, *, knows_the_time: bool) -> None:
     backend = idle.backend
     if knows_the_time:
         backend.driver.run(backend.clock.synchronise())
@@ -388,9 +376,7 @@ def test_an_exit_that_is_out_of_time_starts_no_round_trip(
     assert not backend.layout.is_agreed
 
 
-def test_an_exit_that_is_out_of_time_leaves_the_upkeep_to_run_out(
-    idle: Recorder, prefix: str
-) -> None:
+def test_an_exit_out_of_time_leaves_the_upkeep_to_run_out(idle: Recorder, prefix: str) -> None:
     """Else each recorder of a process would wait for a hung server, also with nothing to write."""
     idle.run_once()
     for seconds, is_taken in ((0.0, True), (2.0, False)):
@@ -490,9 +476,7 @@ print(body.decode())
 """
 
 
-def test_a_guest_of_the_first_request_is_counted_under_a_strict_python(
-    variables: dict[str, str],
-) -> None:
+def test_a_first_guest_is_counted_under_a_strict_python(variables: dict[str, str]) -> None:
     """Its id is hashed with a key that the process receives during the request."""
     done = run([sys.executable, "-bb", "-c", ASKS], env=environment(**variables))
     assert (done.stdout, done.stderr) == ("200 OK []\n1\n", "")
@@ -523,9 +507,7 @@ print(recorder.flush())
 """
 
 
-def test_the_first_question_of_a_process_waits_for_the_import_of_redis_py(
-    variables: dict[str, str],
-) -> None:
+def test_a_first_question_waits_for_the_import_of_redis_py(variables: dict[str, str]) -> None:
     program, seconds = f"{SLOW_IMPORT}print(Presence().count())", f"{READ_SECONDS + 0.2}"
     done = run_program(program, seconds, **variables)
     assert (done.stdout, done.stderr) == ("0\n", "")

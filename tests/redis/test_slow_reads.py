@@ -191,9 +191,7 @@ def test_a_name_service_that_is_slow_holds_no_reader(
         assert here.presence.count() == 0
 
 
-def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
-    place: Place, prefix: str
-) -> None:
+def test_a_read_that_is_cut_off_leaves_no_half_reply_to_the_next(place: Place, prefix: str) -> None:
     async def ask(presence: AsyncPresence) -> list[int]:
         await presence.touch("ann")
         answers = []
@@ -320,9 +318,7 @@ def test_max_connections_in_the_url_limits_the_readers(
 
 
 @pytest.mark.parametrize("sort", ["handler", "reader in threads"])
-def test_many_coroutines_at_once_learn_of_an_outage_in_time(
-    sort: str, place: Place, prefix: str
-) -> None:
+def test_many_coroutines_learn_of_an_outage_in_time(sort: str, place: Place, prefix: str) -> None:
     """Whoever waits for a thread waits for Redis."""
     settings = by_header(place.url, prefix)
     recorder = Recorder(settings, background=False)

@@ -93,9 +93,7 @@ def test_a_lease_that_is_too_long_is_of_a_clock_that_was_set_back(
     assert processes.samples() == 1
 
 
-def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
-    processes: Processes, client: Any
-) -> None:
+def test_a_forked_child_holds_no_lease_of_its_parent(processes: Processes, client: Any) -> None:
     first = processes.first
     holder = client.get(processes.key)
     for seconds in (0, 70):  # a child that exits at once, and one that does something first
@@ -149,9 +147,7 @@ def test_an_idle_process_sends_few_commands(
     assert counted.total() - in_scripts <= 20 * most, counted
 
 
-def test_processes_that_wait_for_the_lease_only_ask_how_long(
-    opened: Callable[..., Processes], client: Any
-) -> None:
+def test_waiting_processes_only_ask_how_long(opened: Callable[..., Processes], client: Any) -> None:
     processes = opened(5, **EVERYTHING)
     processes.go_on(5)
     client.config_resetstat()
@@ -234,9 +230,7 @@ def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
 
 
 @pytest.mark.parametrize("stale", [0, 1, 999, 1000, 1001, 3500])
-def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
-    site: Site, stale: int
-) -> None:
+def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Site, stale: int) -> None:
     key = f"{site.settings.prefix}:guest:seen"
     # Four share each moment, and one of these is not split.
     crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
@@ -408,9 +402,7 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     assert len(wrote) == len(set(wrote)) == processes.samples() == 5
 
 
-def test_samples_older_than_the_retention_are_not_listed_and_expire(
-    start: Start, prefix: str
-) -> None:
+def test_samples_older_than_the_retention_are_hidden_and_expire(start: Start, prefix: str) -> None:
     worker = start(history="1h")
     go_on(worker, minutes=70)
     assert worker.presence.history() == worker.presence.history(hours=1)

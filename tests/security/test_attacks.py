@@ -516,9 +516,7 @@ def test_a_client_cannot_take_another_address(
     scheme=st.sampled_from(list(SCHEMES.values())),
     value=st.binary(max_size=200) | st.text("abcAZ09-_.=!%\"'/ ", max_size=200).map(str.encode),
 )
-def test_arbitrary_bytes_log_nobody_in(
-    variables: dict[str, str], scheme: Scheme, value: bytes
-) -> None:
+def test_any_bytes_log_nobody_in(variables: dict[str, str], scheme: Scheme, value: bytes) -> None:
     settings = settings_of(variables, **row(scheme, (), None).settings, exclude="*")
     assert ids(settings, scheme.request(value)) == GUEST[1]
 

@@ -224,9 +224,7 @@ def test_every_path_and_header_is_inspected_quickly() -> None:
 # ---- Settings.
 
 
-def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_late_app_does_not_start_with_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A framework builds its layers in the loop: it would start to serve and fail on each request.
 
     Without a lifespan, the request raises the error.

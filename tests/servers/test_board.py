@@ -356,9 +356,7 @@ async def test_a_stream_survives_an_outage_and_sends_comments(
     assert events.is_ended
 
 
-def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
-    variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_open_stream_delays_no_end_of_uvicorn(variables: dict[str, str], tmp_path: Path) -> None:
     command = uvicorn("tests.support.site:asgi_site")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
         with (
@@ -390,9 +388,7 @@ async def test_streams_end_when_the_lifespan_ends_although_a_reader_reads_nothin
 
 
 @in_loop
-async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
-    site: asgi.PresenceMiddleware,
-) -> None:
+async def test_an_error_of_the_server_reaches_it_unchanged(site: asgi.PresenceMiddleware) -> None:
     send = AsyncMock(side_effect=KeyError("of the server"))
     scope = Call(BEARER, "/presence/events").request.scope()
     with pytest.raises(KeyError, match="of the server"):
@@ -401,9 +397,7 @@ async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_other_pages_do_not_wait_while_a_hundred_streams_receive_a_crowd(
-    own: Server, tmp_path: Path
-) -> None:
+def test_no_page_waits_while_a_hundred_streams_receive_a_crowd(own: Server, tmp_path: Path) -> None:
     for crowd in receive_crowds(own.url, tmp_path, streams=100, joins=10_000, rounds=3):
         # What the machine does meanwhile does not count: this is the work between two pages.
         assert crowd.worked < 0.05, crowd

@@ -64,9 +64,7 @@ def iso(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_the_exit_status_reports_whether_all_users_are_online(
-    script: Script, presence: Presence
-) -> None:
+def test_an_exit_status_reports_if_all_users_are_online(script: Script, presence: Presence) -> None:
     presence.touch("ann")
     seen = iso(presence.last_seen("ann") or datetime.min)
     for id in ("ann", " ann"):
@@ -225,9 +223,7 @@ def test_help_lists_every_command_and_status(script: Script) -> None:
 PROGRAM = f"import atexit, sys; atexit.register(lambda: print('rich' in sys.modules)); {MAIN}"
 
 
-def test_piped_output_has_no_colour_and_loads_no_terminal_library(
-    variables: dict[str, str],
-) -> None:
+def test_a_pipe_has_no_colour_and_loads_no_terminal_library(variables: dict[str, str]) -> None:
     record(variables, 1)
     printed = run_program(
         PROGRAM, "history", **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1"
@@ -244,9 +240,7 @@ def test_an_id_that_the_output_encoding_lacks_is_escaped(
     assert printed.startswith("\\u4e2d\t")
 
 
-def test_count_and_online_of_a_room(
-    script: Script, variables: dict[str, str], start: Start
-) -> None:
+def test_count_and_online_of_rooms(script: Script, variables: dict[str, str], start: Start) -> None:
     variables["PRESENCE_ROOMS"] = rooms = "/t/{topic}/*"
     worker = start(clock=Clock(time.time()), rooms=rooms)
     worker.saw("bob", "ann", room="/t/1")

@@ -234,9 +234,7 @@ def test_the_statuses_of_wait_tell_too_many_from_no_answer(
     assert script("wait", "--timeout", "soon").exit_code == 2
 
 
-def test_wait_goes_on_through_an_outage(
-    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_survives_outages(place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presence_middleware.cli.commands.ASK_EVERY", 0.01)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # a thread can set no handler
     for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():

@@ -200,9 +200,7 @@ def test_the_doctor_notices_that_nobody_sweeps(interval: str, late: int, start: 
     assert events_of(backend, "user") == (True, "up to date, late by 0 s")
 
 
-def test_the_doctor_names_the_setting_that_recording_processes_lack(
-    variables: dict[str, str],
-) -> None:
+def test_the_doctor_names_the_setting_that_recorders_lack(variables: dict[str, str]) -> None:
     recording = Backend(Settings.from_env(variables))
     driver = recording.driver
     driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))

@@ -112,9 +112,7 @@ def test_an_example_shows_who_is_online(
                 assert presence.is_online("ann")
 
 
-def test_an_ini_file_has_the_settings_of_the_site_and_of_the_shell(
-    run: Run, variables: dict[str, str]
-) -> None:
+def test_an_ini_file_has_settings_of_site_and_shell(run: Run, variables: dict[str, str]) -> None:
     site = run(SITES["paste"])
     ini = EXAMPLES / "paste_site.ini"
 

@@ -66,9 +66,7 @@ SERVERS = {"gunicorn": gunicorn(WSGI), "uvicorn": uvicorn(ASGI), "waitress": wai
 
 
 @pytest.mark.parametrize("command", SERVERS.values(), ids=SERVERS)
-def test_a_server_shows_why_the_app_cannot_be_loaded(
-    command: Command, site: Path, tmp_path: Path
-) -> None:
+def test_a_server_shows_why_it_loads_no_app(command: Command, site: Path, tmp_path: Path) -> None:
     server = WebServer(command, site, tmp_path / "log", PRESENCE_APP="our.broken:app")
     with suppress(AssertionError), server:  # gunicorn listens before its worker loads the app
         server.process.wait(50)
@@ -313,9 +311,7 @@ def create_app() -> Any:
         *((BARE_DJANGO._get_response, each, IN_MIDDLEWARE) for each in ("wsgi", "asgi")),
     ],
 )
-def test_an_object_that_is_not_an_app_is_refused_with_the_remedy(
-    app: Any, protocol: Any, remedy: str
-) -> None:
+def test_what_is_no_app_is_refused_with_the_remedy(app: Any, protocol: Any, remedy: str) -> None:
     with pytest.raises(SettingsError) as caught:
         check_app(app, protocol)
     assert remedy in str(caught.value)

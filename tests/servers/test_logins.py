@@ -286,9 +286,7 @@ def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
     assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
 
 
-def test_an_open_socket_of_channels_keeps_its_user_online(
-    open_site: Open, variables: dict[str, str]
-) -> None:
+def test_a_channels_socket_keeps_a_user_online(open_site: Open, variables: dict[str, str]) -> None:
     clock = Clock()
     wrap = partial(asgi.PresenceMiddleware, clock=clock)
     site = Site(sites.channels_site, wrap, views="/async/")
@@ -339,9 +337,7 @@ def test_the_default_chain_finds_users_without_any_variable(site: Site, open_sit
 
 
 @pytest.mark.parametrize("name", [name for name, site in SITES.items() if not site.gives_token])
-def test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins(
-    name: str, open_site: Open
-) -> None:
+def test_of_two_cookies_of_a_name_the_frameworks_choice_wins(name: str, open_site: Open) -> None:
     """A site that changed the path or domain of its cookie gets both for a while."""
     site = SITES[name]
     here = open_site(site, OFFLINE | site.variables)

@@ -156,9 +156,7 @@ def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: Process) -> None:
     wait_until(lambda: recorder.run_once() == 0 and lag() == 0)
 
 
-def test_many_scrapes_cause_a_single_redis_read_per_second(
-    recorder: Recorder, place: Place
-) -> None:
+def test_many_scrapes_cause_one_redis_read_per_second(recorder: Recorder, place: Place) -> None:
     collector = PresenceCollector(recorder)
     begins = time.monotonic()
     for _ in range(50):
@@ -169,9 +167,7 @@ def test_many_scrapes_cause_a_single_redis_read_per_second(
 
 
 @pytest.mark.parametrize("fault", [refused, hung], ids=["refused", "hung"])
-def test_a_scrape_during_an_outage_reports_it(
-    recorder: Recorder, place: Place, fault: Fault
-) -> None:
+def test_a_scrape_in_an_outage_reports_it(recorder: Recorder, place: Place, fault: Fault) -> None:
     collector = PresenceCollector(recorder)
     with fault(place):
         visit(recorder, "ann")
@@ -209,9 +205,7 @@ def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_c
     assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
 
 
-def test_requests_do_not_wait_for_a_blocked_scrape(
-    place: Place, prefix: str, tmp_path: Path
-) -> None:
+def test_no_request_waits_for_a_blocked_scrape(place: Place, prefix: str, tmp_path: Path) -> None:
     # With a long timeout, the scrape takes the two seconds of a read.
     settings = {"PRESENCE_REDIS_URL": f"{place.url}?socket_timeout=9", "PRESENCE_PREFIX": prefix}
     command = uvicorn("tests.support.site:asgi_site")

@@ -172,9 +172,7 @@ def test_only_visits_show_who_is_online(
 
 
 @pytest.mark.parametrize("wrapped", ["outside", "mounted"])
-def test_the_path_of_a_mounted_app_includes_its_mount_point(
-    wrapped: str, site: Callable[..., Settings]
-) -> None:
+def test_a_path_includes_the_mount_point(wrapped: str, site: Callable[..., Settings]) -> None:
     """This holds around the whole site and around the mounted app, over WSGI and ASGI."""
     settings = site(exclude="/healthz, /api/ping")
     visits = {"/healthz": 0, "/api/healthz": 1, "/api/ping": 0, "/ping": 1}

@@ -42,9 +42,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_other_requests_refresh_an_open_connection(
-    valkey: Server, start: Start
-) -> None:
+def test_without_threads_requests_refresh_an_open_connection(valkey: Server, start: Start) -> None:
     site = start(valkey.url, flush_interval="1s")
     site.recorder.background = True
     open_visit = WsgiVisit(site.recorder, {"HTTP_X_USER": "bob"})
@@ -56,9 +54,7 @@ def test_without_threads_other_requests_refresh_an_open_connection(
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_only_an_occasional_request_waits_during_an_outage(
-    own: Server, prefix: str
-) -> None:
+def test_without_threads_few_requests_wait_in_an_outage(own: Server, prefix: str) -> None:
     recorder = Recorder(by_header(own.url, prefix, flush_interval="1s"))
     took = []
     with hung(own), Stopwatch() as watch:
@@ -266,9 +262,7 @@ def test_a_process_forks_and_ends_without_an_error(
 
 
 @in_loop
-async def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(
-    settings: Settings,
-) -> None:
+async def test_a_connection_that_is_cancelled_keeps_nobody_online(settings: Settings) -> None:
     """As servers do with what is still open when they end."""
     site = asgi.PresenceMiddleware(lambda *_: asyncio.sleep(60), settings=settings)
     for type in ("http", "websocket"):
@@ -281,9 +275,7 @@ async def test_a_connection_that_is_cancelled_keeps_its_user_online_no_longer(
         assert not site.recorder.open_visits
 
 
-def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
-    settings: Settings,
-) -> None:
+def test_under_trio_async_readers_refuse_and_a_thread_reads_for_them(settings: Settings) -> None:
     settings = replace(settings, events=("user",))
     seen: list[bool] = []
 

@@ -132,9 +132,7 @@ def test_crawler_names_never_contain_text_from_the_client(agent: str, named: Nam
     assert name.isprintable()
 
 
-def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
-    looked_up: list[str],
-) -> None:
+def test_lookups_a_second_are_limited_and_cached_user_agents_are_free(looked_up: list[str]) -> None:
     now = Clock(0.0)
     crawlers = Crawlers(now)
     assert crawlers(of(GOOGLEBOT)) == "Googlebot"

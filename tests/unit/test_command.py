@@ -42,9 +42,7 @@ def test_no_command_counts_zero_in_a_memory_of_its_own_or_starts_a_server(
         ("presence_middleware.doctor", 1, "import of presence_middleware.doctor halted"),
     ],
 )
-def test_the_command_names_the_package_that_is_missing(
-    missing: str, status: int, text: str
-) -> None:
+def test_the_command_names_the_missing_package(missing: str, status: int, text: str) -> None:
     ended = run_program(f"import sys; sys.modules[{missing!r}] = None; {MAIN}")
     assert ended.returncode == status
     assert text in ended.stderr
@@ -62,9 +60,7 @@ def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path
     assert "user ann" in ended.stdout
 
 
-def test_a_file_that_no_setting_names_is_not_imported_from_the_working_directory(
-    tmp_path: Path,
-) -> None:
+def test_a_file_no_setting_names_is_not_imported_from_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "xxhash.py").write_text("raise SystemExit('a file of somebody else')\n")
     program = "import atexit, sys; atexit.register(lambda: print('' in sys.path)); "
     command = [sys.executable, "-P", "-c", program + MAIN, "count"]

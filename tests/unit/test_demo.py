@@ -98,9 +98,7 @@ def test_a_server_that_starts_slowly_is_started_again(monkeypatch: pytest.Monkey
         assert start.call_count == len(outcomes)
 
 
-def test_a_crowd_comes_although_redis_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crowd_comes_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/no", **server.FIXED}
     site = PresenceMiddleware(Site(), settings=Settings.from_env(away))
     site.recorder.background = False

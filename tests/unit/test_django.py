@@ -268,9 +268,7 @@ LOGOUTS: list[tuple[str, View, str, list[str]]] = [
 
 
 @in_all
-def test_a_logout_takes_the_user_offline_at_any_path_unless_it_fails(
-    kind: Kind, open_site: Open
-) -> None:
+def test_a_logout_counts_at_any_path_unless_it_fails(kind: Kind, open_site: Open) -> None:
     """By Django's signal, or at a path of `PRESENCE_LOGOUT`."""
     site = open_site(kind, exclude="/excluded, /async/excluded", logout="/end, /async/end")
     views["/me"] = uses_user
@@ -364,9 +362,7 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_request_is_freed_without_the_garbage_collector(
-    open_site: Open, *, streams: bool
-) -> None:
+def test_a_request_is_freed_without_a_garbage_collector(open_site: Open, *, streams: bool) -> None:
     site = open_site()
     response = StreamingHttpResponse([b"hello"]) if streams else HttpResponse("hello")
     layer = PresenceMiddleware(lambda request: response)
@@ -402,9 +398,7 @@ def test_the_board_needs_no_view_and_is_no_visit(kind: Kind, open_site: Open) ->
 
 
 @served({name: kind for name, kind in OWN.items() if kind.is_asgi})
-def test_the_board_and_rooms_are_below_the_script_name_that_only_django_knows(
-    kind: Kind, open_site: Open
-) -> None:
+def test_board_and_rooms_are_below_the_script_name_of_django(kind: Kind, open_site: Open) -> None:
     site = open_site(kind, board_path="/board", rooms="/{area}/t/{topic}, /t/{topic}")
     views["/t/7"] = respond
     with override_settings(FORCE_SCRIPT_NAME="/shop"):

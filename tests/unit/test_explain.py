@@ -105,9 +105,7 @@ def explained(settings: dict[str, str], sent: dict[str, str]) -> tuple[list[str]
 
 # Signatures have a time, and processes that run tests together must agree on names.
 @pytest.mark.parametrize(("rule", "header", "expected"), RULES, ids=map(str, range(len(RULES))))
-def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
-    rule: str, header: str, expected: str
-) -> None:
+def test_each_rule_says_what_it_finds_or_why_nothing(rule: str, header: str, expected: str) -> None:
     texts, steps = explained({"identity": rule, "bots": "off"}, sent(header))
     assert steps == {rule: expected}
     printed = "\n".join([*texts, *steps.values()])

@@ -102,9 +102,7 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
     }
 
 
-def test_every_request_leads_to_its_reader_and_visit(
-    environ: WSGIEnvironment, memory: Settings
-) -> None:
+def test_each_request_has_its_reader_and_visit(environ: WSGIEnvironment, memory: Settings) -> None:
     scope = plain_scope()  # of a request that is over
     asyncio.run(asgi.PresenceMiddleware(silent, settings=memory)(scope, never, never))
     visit: Any
@@ -437,9 +435,7 @@ def test_a_session_of_flask_shows_its_user_if_the_chain_has_no_other(
     assert [seen.id for seen in Presence(settings).online(who.kind)] == [who.id]
 
 
-def test_a_site_with_init_app_is_not_told_to_call_it(
-    prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_calls_init_app_is_not_told_to(prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     """Not even if no rule reads its session: that of a cart is no login."""
     chain = "user=header:X-User, guest=ip:raw"
     app = flask_site(Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain))

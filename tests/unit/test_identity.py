@@ -332,9 +332,7 @@ MISSING = {
 
 @pytest.mark.parametrize("middleware", [wsgi.PresenceMiddleware, asgi.PresenceMiddleware])
 @pytest.mark.parametrize("source", MISSING)
-def test_a_missing_function_is_an_error_when_the_app_is_wrapped(
-    source: str, middleware: Any
-) -> None:
+def test_a_missing_function_is_an_error_as_the_app_is_wrapped(source: str, middleware: Any) -> None:
     with pytest.raises(SettingsError, match=MISSING[source]) as caught:
         middleware(print, settings=chain(f"user={source}"))
     assert source.removeprefix("identify:") in str(caught.value)

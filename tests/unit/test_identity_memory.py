@@ -53,9 +53,7 @@ def kind(
     return who[0] if who else None
 
 
-def test_a_client_that_makes_up_cookies_takes_a_bounded_share_of_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_made_up_cookies_take_a_bounded_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "REMEMBERED", 100)
     found = make("guest=cookie:sid")
     with traced() as held:

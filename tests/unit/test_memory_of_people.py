@@ -95,9 +95,7 @@ def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() ->
 
 
 @pytest.mark.parametrize("acts", [(Act.LEFT, Act.ERASED), (Act.ERASED, Act.LEFT)])
-def test_an_erasure_stays_one_in_whatever_order_it_and_a_logout_are_reported(
-    acts: tuple[Act, Act],
-) -> None:
+def test_an_erasure_stays_one_in_any_order_with_a_logout(acts: tuple[Act, Act]) -> None:
     for moments in ((20.0, 21.0), (21.0, 20.0), (20.0, 20.0)):
         known = people()
         for act, moment in zip(acts, moments, strict=True):
@@ -137,9 +135,7 @@ def test_after_a_loss_whoever_waits_already_enters_their_room_again() -> None:
     ("first", "then", "last"),
     [(Room(7, 1.0), Room(8, 2.0), 8), (Room(8, 2.0), Room(7, 1.0), 8), (None, Room(7, 1.0), 7)],
 )
-def test_the_room_that_was_entered_last_is_written(
-    first: Room | None, then: Room, last: int
-) -> None:
+def test_the_room_entered_last_is_written(first: Room | None, then: Room, last: int) -> None:
     """The second request is reported during a write. An older one has taken longer."""
     known = people()
     known.note(("user", "ann"), 2.0, 2.0, room=first)

@@ -72,9 +72,7 @@ def problems_of(ini: str) -> tuple[str, ...]:
     ],
 )
 @pytest.mark.parametrize("section", ["filter:presence", "filter-app: presence"])
-def test_a_filter_is_found_however_it_names_the_middleware(
-    write: Write, section: str, use: str
-) -> None:
+def test_a_filter_is_found_however_it_is_named(write: Write, section: str, use: str) -> None:
     ini = write(SITE, f"[{section}]\n{use}\nnext = main\nfilter-with = other\nwindow = 15m\n")
     found = find_filter(ini)
     assert (found.name, found.settings) == ("presence", {"window": "15m"})
@@ -138,9 +136,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert problem.startswith(f"{tmp_path}/site.conf: expected the path of an .ini file")
 
 
-def test_without_plaster_the_error_names_the_package(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_plaster_the_error_names_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plaster", None)
     (problem,) = problems_of(write(SITE, OURS))
     assert problem.endswith("pip install plaster-pastedeploy")

@@ -159,9 +159,7 @@ def test_both_formats_are_read() -> None:
         (b" 12 ", b" - ", "user_agent", "Firefox"),
     ],
 )
-def test_fields_have_the_values_of_the_request(
-    old: bytes, new: bytes, name: str, expected: object
-) -> None:
+def test_fields_are_those_of_requests(old: bytes, new: bytes, name: str, expected: object) -> None:
     assert old in COMBINED
     line = read(COMBINED.replace(old, new))
     assert getattr(line if name == "at" else line.request, name) == expected

@@ -81,9 +81,7 @@ PACKED = gzip.compress(LOG)
     ],
     ids=["short", "changed", "garbage"],
 )
-def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(
-    tmp_path: Path, packed: bytes, error: str
-) -> None:
+def test_a_log_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, packed: bytes, error: str) -> None:
     log = tmp_path / "access.log.gz"
     log.write_bytes(packed)
     ended = replay(log)
@@ -92,9 +90,7 @@ def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(
     assert ended.exit_code == 0
 
 
-def test_json_contains_the_minutes_the_peaks_and_the_uncounted_lines(
-    log: Path, tmp_path: Path
-) -> None:
+def test_json_contains_minutes_peaks_and_uncounted_lines(log: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.log"
     late.write_bytes(line(2, "eve") + line(0, "eve"))
     answer = json.loads(replay("--json", "--window", "1m", log, late).stdout)
@@ -157,9 +153,7 @@ def test_errors_are_reported_with_an_exit_status(
 
 
 @pytest.mark.parametrize(("option", "reader"), [("", "head -1"), ("--json", "true")])
-def test_output_stops_quietly_when_the_reader_closes_the_pipe(
-    tmp_path: Path, reader: str, option: str
-) -> None:
+def test_output_ends_quietly_when_its_reader_ends(tmp_path: Path, reader: str, option: str) -> None:
     days = range(1, 11 if reader == "head -1" else 2)  # more than a pipe holds, or a moment of it
     log = tmp_path / "access.log"
     log.write_bytes(b"".join(line(0).replace(b"05/", b"%02d/" % day) for day in days))

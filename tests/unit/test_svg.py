@@ -56,9 +56,7 @@ def test_counts_beside_are_round_and_reach_the_highest(most: int, scale: list[st
         (30 * 1440, 0, ["07 Jan", "10 Jan", "13 Jan", "16 Jan", "19 Jan", "03 Feb"]),
     ],
 )
-def test_times_below_are_round_by_the_clock_of_the_reader(
-    minutes: int, offset: int, times: list[str]
-) -> None:
+def test_times_below_are_round_for_the_reader(minutes: int, offset: int, times: list[str]) -> None:
     chart = parsed(line(1), minutes=minutes, offset=offset)
     shown = texts(chart, "axis")[2:]
     assert set(times) <= set(shown)

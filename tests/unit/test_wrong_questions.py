@@ -94,9 +94,7 @@ def settings_of(prefix: str, **given: Any) -> Settings:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("name", "argument"), WRONG)
-def test_a_wrong_argument_is_a_query_error(
-    prefix: str, name: str, argument: str, mode: str
-) -> None:
+def test_wrong_arguments_are_query_errors(prefix: str, name: str, argument: str, mode: str) -> None:
     with timed_site.opened(settings_of(prefix), mode) as site:
         for value in WRONG[name, argument]:
             with pytest.raises(QueryError, match=SAYS.get(argument)) as refusal:
@@ -198,9 +196,7 @@ DAMAGES: dict[str, Callable[[Site], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_foreign_data_in_redis_raises_only_documented_errors(
-    damage: str, store: str, prefix: str
-) -> None:
+def test_foreign_data_raises_only_documented_errors(damage: str, store: str, prefix: str) -> None:
     with timed_site.opened(settings_of(prefix, store=store)) as site:
         site.saw("ann")
         DAMAGES[damage](site)
