@@ -78,7 +78,6 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The system's redis-server, where there is one."""
     yield from _running(shutil.which("redis-server"), tmp_path_factory)
 
 
@@ -101,7 +100,6 @@ def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def client(own: Server) -> Any:
-    """A client of that server."""
     return own.client
 
 
@@ -127,7 +125,6 @@ def prefix() -> str:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
-    """Three nodes."""
     from tests.support.clusters import Cluster
 
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
@@ -194,7 +191,6 @@ def recording(unwritten: Callable[..., Settings]) -> Recording:
 
 @pytest.fixture(params=list(STORES))
 def store(request: pytest.FixtureRequest) -> str:
-    """Every store in turn."""
     return str(request.param)
 
 

@@ -36,7 +36,6 @@ class Site:
         self.recorder.background = False
 
     def visit(self, user: str, path: str = "/", **more: str) -> None:
-        """Send a request of a user."""
         environ = {**BROWSER, "PATH_INFO": path, "HTTP_X_USER": user, **more}
         for _ in self._wrapper(environ, _start):
             pass

@@ -58,8 +58,6 @@ def requests() -> list[Request]:
 
 
 class PassThrough:
-    """The wrapper that does nothing."""
-
     def __init__(self, app: Any) -> None:
         self.app = app
 
@@ -89,8 +87,6 @@ class Floor(PassThrough):
 
 
 class AsyncPassThrough(PassThrough):
-    """The wrapper that does nothing, for ASGI."""
-
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:  # type: ignore[override]
         await self.app(scope, receive, send)
 

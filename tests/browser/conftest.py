@@ -66,6 +66,5 @@ def show(page: Page) -> None:
 
 
 def unlock(board: Page, token: str) -> None:
-    """Have the board show names."""
     board.get_by_label("Token of the board").fill(token)
     board.get_by_role("button", name="Show names").click()

@@ -50,7 +50,6 @@ TOKEN = "the-token-of-the-board"
 
 
 def nothing() -> Plan[Any]:
-    """Return a plan that is not run."""
     yield from ()
 
 
@@ -65,7 +64,6 @@ def site(valkey: Server, prefix: str) -> Settings:
 
 @pytest.fixture
 def ask(site: Settings) -> Callable[..., SharedRead]:
-    """Return what a board reads for a path."""
     board = Board(Presence(site).backend)
 
     def read(path: str, query: str = "") -> SharedRead:
@@ -79,7 +77,6 @@ def ask(site: Settings) -> Callable[..., SharedRead]:
 
 
 def shown(response: Response) -> tuple[int, Any]:
-    """Return the status and the JSON of a response."""
     return response.status, json.loads(response.body)
 
 
@@ -382,7 +379,6 @@ def points(answer: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def asked(settings: Settings, path: str, clock: Clock | None = None) -> httpx.Response:
-    """Return the answer of a new process."""
     answer = ask_board(settings, clock or Clock(NOON), path)
     assert answer.status_code == 200, answer.text
     return answer

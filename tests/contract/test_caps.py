@@ -113,7 +113,6 @@ class Door:
 
 
 def _lengths(holder: object) -> list[int]:
-    """Return the length of each container that an object of the quota holds."""
     return [len(held) for held in vars(holder).values() if isinstance(held, (dict, set, deque))]
 
 

@@ -172,7 +172,6 @@ def test_a_connection_refreshed_during_a_logout_does_not_count(store: str, start
 
 
 def log_out(ask: Ask, given: Settings, name: str) -> None:
-    """Have a handler take somebody offline."""
     call = Call(path="/logout")
     call.before = lambda state: state["presence_middleware.presence"].leave(name)
     ask(given, call)

@@ -64,7 +64,6 @@ class Log:
         self.files.append(self.path.open("ab", buffering=0))
 
     def truncate(self) -> None:
-        """Rotate as with `copytruncate`."""
         os.truncate(self.path, 0)
 
 
@@ -78,7 +77,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture
 def growing(log: Log, stack: ExitStack) -> Callable[..., GrowingLog]:
-    """Follows the log; closed in the end."""
     return lambda since=None, report=print, monotonic=time.monotonic: stack.enter_context(
         closing(GrowingLog(str(log.path), since, report, monotonic))
     )
@@ -406,7 +404,6 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
 
 
 def _shows(client: httpx.Client, users: int) -> bool:
-    """Return whether a board shows so many users, and nobody else."""
     try:
         counts = client.get("/presence/counts").json().get("counts")
     except httpx.TransportError:

@@ -109,13 +109,11 @@ def visits() -> Iterator[Page]:
 
 
 def signal(user: str, said: str) -> Page:
-    """Return a pulse or a goodbye of a page."""
     headers = {"X-User": user, "Sec-Fetch-Site": "same-origin"}
     return Page(headers, f"/pulse?presence={said}", "POST")
 
 
 def others() -> Iterator[Page]:
-    """Yield the requests of visible people."""
     yield Page({"X-User": "ann"}, "/t/1")
     yield Page({"X-User": "bob"}, asks=True)
     yield Page()
@@ -186,7 +184,6 @@ def answers(site: Site) -> dict[str, object]:
 
 
 def board(site: Site, path: str, token: str = TOKEN) -> tuple[int, str]:
-    """Return the status and the body of a page of the board."""
     response = ask_board(site.settings, site.clock, path, token)
     return response.status_code, response.text
 

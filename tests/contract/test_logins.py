@@ -394,7 +394,6 @@ def test_a_socket_counts_once_it_is_accepted(
 
 
 def out(status: int = 200, path: str = "/logout", method: str = "GET", **headers: str) -> Call:
-    """Return a request of ann to log out."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Call({**HEADER, **named}, path, method, (status,), is_streaming=method == "GET")
 

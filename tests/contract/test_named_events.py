@@ -46,7 +46,6 @@ class Site:
         self.opened: list[Events] = []
 
     def run(self, *command: Any) -> Any:
-        """Run a command and return its reply."""
         return self.presence.run(send(*command))
 
     def process(self) -> Presence:

@@ -208,8 +208,6 @@ NAVIGATE = {"sec-fetch-mode": "navigate"}
 def view(
     path: str, user: str = "ann", mount: str = "", enters: str | None = None, **headers: str
 ) -> Call:
-    """Return a request of a user, whose handler may name a room."""
-
     def handle(state: State) -> None:
         if enters is not None:
             state["presence_middleware.visit"].enter(enters)

@@ -32,7 +32,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def names(sent: Sent) -> list[list[str]]:
-    """Return the names of the commands of each round trip, and forget them."""
     found = [[str(command[0]) for command in commands] for commands in sent]
     sent.clear()
     return found

@@ -67,7 +67,6 @@ class Product:
         return (uvicorn(ASGI) if is_asgi else gunicorn(WSGI, 1, "--threads=4"))(port)
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return the product's variables in its folder."""
         return dict(self.variables)
 
     def arrive(self, client: httpx.Client) -> str:

@@ -311,7 +311,6 @@ def test_friends_are_exact_wherever_their_key_is(
 
 
 def count_of(cluster: Cluster, command: str) -> int:
-    """How often the nodes have executed a command."""
     found = [node.ask("INFO", "commandstats") for node in cluster.primaries]
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for stats in found)
 

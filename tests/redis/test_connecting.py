@@ -57,7 +57,6 @@ SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +evalsha +t
 
 
 def certificate_of(authority: trustme.CA, file: Path) -> Path:
-    """Write the certificate of an authority to a file."""
     authority.cert_pem.write_to_path(str(file))
     return file
 

@@ -69,7 +69,6 @@ def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: E
 
 @pytest.fixture(params=[1, 16])
 def opens(opened: Open, request: pytest.FixtureRequest) -> Open:
-    """Opens sites with one shard or with many."""
     return lambda **given: opened(**{"shards": request.param, **given})
 
 
@@ -308,8 +307,6 @@ def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
 
 @pytest.fixture
 def followed(stack: ExitStack) -> Follow:
-    """Starts followers of sites, which end with the test."""
-
     def follow(site: FollowedSite) -> Follower:
         follower = Follower(site.presence)
         stack.callback(follower.close)
@@ -320,7 +317,6 @@ def followed(stack: ExitStack) -> Follow:
 
 
 def until_read(presence: Presence | AsyncPresence) -> None:
-    """Wait until the thread has read where the events are."""
     wait_until(lambda: presence.backend.feed("user").page.end.positions)
 
 

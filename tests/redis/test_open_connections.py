@@ -125,7 +125,6 @@ def test_an_unclosed_body_does_not_keep_its_user_online(start: Start, *, is_read
 
 @pytest.fixture
 def many(own: Server, start: Start) -> Iterator[Process]:
-    """A worker with very many open connections."""
     worker = start(own.url, **{**GIVEN, "window": 600})
     for number in range(MANY):
         WsgiVisit(worker.recorder, {"REMOTE_USER": f"user{number}"})

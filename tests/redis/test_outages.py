@@ -64,13 +64,11 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]
 
 
 def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
-    """Return the status, the headers and the body of the response of the app."""
     answer = exchange_wsgi(app, plain_environ(HTTP_X_USER=name))
     return answer.status, answer.headers, answer.body
 
 
 def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:
-    """The answers to everybody, and the seconds of each."""
     answers, seconds = [], []
     with Stopwatch() as watch:
         for name in NAMES:

@@ -266,7 +266,6 @@ def test_a_timeout_that_is_set_is_not_set_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def ask_at_once(presence: Presence, readers: int) -> list[object]:
-    """Return the answer or error of each thread; all threads start together."""
     together = threading.Barrier(readers)
 
     def ask(_: int) -> object:

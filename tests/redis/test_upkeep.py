@@ -48,7 +48,6 @@ class Processes:
 
 @pytest.fixture
 def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
-    """Starts processes."""
     return lambda number=2, url=own.url, **given: Processes(
         start, url, prefix, number, **{**USUAL, **given}
     )

@@ -131,8 +131,6 @@ def test_any_host_header_and_any_query_are_answered(settings: Settings, send: As
 
 
 class Stream:
-    """A response that is being received."""
-
     def __init__(self) -> None:
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.gone = asyncio.Event()

@@ -29,8 +29,6 @@ ASKING: dict[str, list[str]] = {
 
 
 class Script:
-    """A script with the settings of a site."""
-
     def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
 

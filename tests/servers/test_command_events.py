@@ -25,7 +25,6 @@ SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVEN
 
 
 def visit_until(presence: Presence, condition: Callable[[], object], id: str = "first{}") -> None:
-    """Let users come until a condition comes true."""
     numbers = count()
 
     def is_true() -> object:

@@ -151,7 +151,6 @@ Open = Callable[..., Browser]
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tables of Django's users and sessions."""
     configure_django()
     file = tmp_path_factory.mktemp("django") / "site.sqlite3"
     connections.settings["default"]["NAME"] = file
@@ -160,7 +159,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def users(database: None) -> Any:
-    """Django's users, of which two may log in."""
     users = auth.get_user_model().objects
     for user in (USER, "43"):
         users.update_or_create(pk=user, defaults={"username": user, "is_active": True})

@@ -39,7 +39,6 @@ class Request(NamedTuple):
 def sent(
     send: Ask, settings: Settings, request: Request, inner: Inner = nothing
 ) -> "WsgiVisit | AsgiVisit":
-    """Send a request, and return the visit that the app found."""
     call = Call(dict(request.headers), quote(request.path), request.method, before=inner)
     visit: WsgiVisit | AsgiVisit = send(settings, call).state["presence_middleware.visit"]
     return visit

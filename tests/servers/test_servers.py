@@ -187,7 +187,6 @@ WSGI_SITE, ASGI_SITE = f"{SITE}:wsgi_site", f"{SITE}:asgi_site"
 
 @pytest.fixture
 def of_users(variables: dict[str, str]) -> dict[str, str]:
-    """The variables of a site that writes only when it must."""
     never = {"PRESENCE_FLUSH_INTERVAL": NEVER, "PRESENCE_IDENTITY": "user=header:X-User"}
     return variables | never
 

@@ -113,7 +113,6 @@ class Request:
     query: bytes | None = None
 
     def environ(self) -> dict[str, Any]:
-        """Return the request as a WSGI server hands it over."""
         environ: dict[str, Any] = {"REQUEST_METHOD": self.method, "SCRIPT_NAME": self.mount}
         environ["PATH_INFO"] = self.path.encode(errors="surrogateescape").decode("latin-1")
         for name, value in self.headers:
@@ -127,7 +126,6 @@ class Request:
         return environ | {key: value for key, value in given.items() if value is not None}
 
     def scope(self) -> asgi.Scope:
-        """Return the request as an ASGI server hands it over."""
         headers = [(name.lower().encode(), value) for name, value in self.headers]
         scope: asgi.Scope = {"type": "http", "method": self.method, "headers": headers}
         path = self.path.encode(errors="surrogateescape").decode(errors="replace")
@@ -148,7 +146,6 @@ def nothing(_: State) -> None:
 
 
 def names(id: object, kind: str | None = None) -> Inner:
-    """Return an inner layer that says who the request is from."""
     return lambda state: state["presence_middleware.visit"].identify(id, kind)
 
 
@@ -186,7 +183,6 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
 
 
 def ids(settings: Settings, request: Request, inner: Inner = nothing) -> str | None:
-    """The id that WSGI and ASGI agree on."""
     found = ask_wsgi(settings, request, inner)
     assert ask_asgi(settings, request, inner) == found
     return found and found.id

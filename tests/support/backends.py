@@ -51,7 +51,6 @@ def content_of(client: Any, key: bytes) -> Any:
 
 
 def send(*command: Any) -> Plan[Any]:
-    """Send a command, and return its reply."""
     (reply,) = yield Batch((command,))
     return reply
 
@@ -98,7 +97,6 @@ class Server:
 
     @cached_property
     def client(self) -> Any:
-        """A client of it."""
         return redis.Redis.from_url(self.url)
 
     def start(self) -> None:

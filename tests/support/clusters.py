@@ -22,8 +22,6 @@ OPTIONS = (
 
 
 class Node(Server):
-    """A server of a Cluster."""
-
     def __init__(self, folder: Path) -> None:
         self.port, self.bus = free_port(), free_port()
         own = folder / str(self.port)
@@ -39,11 +37,9 @@ class Node(Server):
         self.process.send_signal(signal.SIGCONT)
 
     def ask(self, *command: str | int) -> Any:
-        """Return the reply to a command, parsed by the library."""
         return self.client.execute_command(*command)
 
     def knows(self, id: str) -> bool:
-        """Whether it has heard of another."""
         return any(state["node_id"] == id for state in self.ask("CLUSTER NODES").values())
 
 

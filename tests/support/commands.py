@@ -19,7 +19,6 @@ THREADED_FORKS = "ignore:This process:DeprecationWarning"
 
 
 def run_command(*arguments: object, env: Mapping[str, str], given: bytes = b"") -> Result:
-    """Run it with arguments, variables of the environment and an input."""
     words = [str(argument) for argument in arguments]
     return CliRunner(**APART).invoke(presence, words, given, env, prog_name="presence")
 

@@ -104,7 +104,6 @@ def flask_site(cookie: str = "session") -> flask.Flask:
 
 
 def flask_session_site() -> flask.Flask:
-    """Make the site of whose sessions a cookie holds no more than the key."""
     app = flask_site()
     app.config.update(SESSION_TYPE="cachelib", SESSION_CACHELIB=SimpleCache())
     Session(app)

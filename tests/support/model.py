@@ -26,8 +26,6 @@ def erased(id: str) -> str:
 
 @dataclass
 class Limits:
-    """The settings of a kind."""
-
     window: int
     keep: int
     max_members: int
@@ -252,17 +250,14 @@ class Model:
             setattr(self, key, {})
 
     def online(self, now: int, window: int) -> list[str]:
-        """Return who is online, newest first."""
         ranked = [(at, id) for id, at in self.seen.items() if at > now - window]
         return [id for _, id in sorted(ranked, reverse=True)]
 
     def announced(self) -> set[str]:
-        """Return who is announced to be online."""
         cut = self.cut
         return set() if cut is None else {id for id, at in self.seen.items() if at > cut}
 
     def last_seen(self, now: int) -> Times:
-        """Return the last-seen times."""
         newest: Times = {}
         for times in (self.seen, self.bye, self.gone):
             for id, at in times.items():

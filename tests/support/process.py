@@ -35,7 +35,6 @@ class Process:
 
     @property
     def redis(self) -> Any:
-        """A client of the server."""
         return client_of(self.settings.redis_url)
 
     def sweep(self) -> None:

@@ -37,7 +37,6 @@ class Proxy:
         _in_thread(self._accept, self._listener)
 
     def refuse(self) -> None:
-        """Stop listening and cut all open connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else `accept` would go on
         self._listener.close()
@@ -60,7 +59,6 @@ class Proxy:
             self._open.append(waiting)
 
     def cut(self) -> None:
-        """Close all open connections."""
         while self._open:
             with contextlib.suppress(OSError):
                 self._open[-1].shutdown(socket.SHUT_RDWR)

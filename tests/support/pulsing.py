@@ -67,7 +67,6 @@ class PulsingSite:
 
     @property
     def people(self) -> list[Person]:
-        """Everybody of this process."""
         return list(self.recorder.people.recent.values())
 
     def pulse(self, query: str = "presence=here:/", **more: Any) -> Answer:

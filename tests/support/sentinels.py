@@ -43,7 +43,6 @@ class Sentinels:
         return f"redis+sentinel://{hosts}/site/0"
 
     def is_replicated(self) -> bool:
-        """Whether the replica has all that the primary has."""
         with redis.Redis(port=self.ports[0]) as primary, redis.Redis(port=self.ports[1]) as replica:
             here, there = primary.info("replication"), replica.info("replication")
         is_up = there.get("master_link_status") == "up"

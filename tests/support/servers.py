@@ -106,7 +106,6 @@ class WebServer:
 
     @property
     def output(self) -> str:
-        """Return the output so far."""
         return self._log.read_text()
 
     def client(self, user_agent: str) -> httpx.Client:

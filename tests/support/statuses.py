@@ -25,7 +25,6 @@ OWN = b"the app's own"
 
 
 def basic(credentials: str | bytes) -> str:
-    """The value of the Authorization header with these credentials."""
     raw = credentials.encode() if isinstance(credentials, str) else credentials
     return f"Basic {b64encode(raw).decode()}"
 
@@ -47,7 +46,6 @@ class Call:
     is_streaming: bool = False
     state: Mapping[str, object] = field(default_factory=dict)
     failure: Exception | None = None
-    """Raised in place of a response."""
     mount: str = ""
     messages: Sequence[str] = ("websocket.accept",)
     """The types of what an app sends to a WebSocket."""
@@ -73,8 +71,6 @@ Ask = Callable[[Settings, Call], Answer]
 
 
 def over_wsgi(settings: Settings, call: Call) -> Answer:
-    """Have a WSGI app answer."""
-
     def answer(environ: State, start_response: Any) -> Iterator[bytes]:
         call.before(environ)
         if call.failure:
@@ -94,8 +90,6 @@ def over_wsgi(settings: Settings, call: Call) -> Answer:
 
 
 def over_asgi(settings: Settings, call: Call, type: str = "http") -> Answer:
-    """Have an ASGI app answer."""
-
     async def app(scope: State, receive: Any, send: Any) -> None:
         found = call.before(scope)
         if inspect.isawaitable(found):
@@ -119,7 +113,6 @@ def over_asgi(settings: Settings, call: Call, type: str = "http") -> Answer:
 
 
 def over_websocket(settings: Settings, call: Call) -> Answer:
-    """Have an ASGI app receive the request as a WebSocket."""
     return over_asgi(settings, call, "websocket")
 
 

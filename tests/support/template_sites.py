@@ -67,17 +67,14 @@ Get = Callable[[str], httpx.Response]
 
 
 def over_wsgi(app: Any) -> Get:
-    """Return a function that requests a page from a WSGI app."""
     return httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test").get
 
 
 def over_asgi(app: Any) -> Get:
-    """Return a function that requests a page from an ASGI app."""
     return httpx.Client(transport=AsgiTransport(app, asyncio.run), base_url="http://test").get
 
 
 def flask_site(settings: Settings) -> Get:
-    """Flask with `init_app`."""
     app = flask.Flask(__name__)
     app.testing = True
     init_app(app, settings=settings)
@@ -126,12 +123,10 @@ def pyramid_site(settings: Settings) -> Get:
 
 
 def page(request: HttpRequest, name: str) -> HttpResponse:
-    """Render in the view: in a thread under ASGI."""
     return render(request, name, {"users": ACCOUNTS})
 
 
 async def in_loop(request: HttpRequest, name: str) -> HttpResponse:
-    """Render in the event loop."""
     try:
         return page(request, name)
     except WouldBlock as error:
@@ -142,7 +137,6 @@ urlpatterns = [path("<name>", page), path("in-loop/<name>", in_loop)]
 
 
 def configure_django() -> None:
-    """Configure Django for this process, once."""
     if django_settings.configured:
         return
     contrib = [f"django.contrib.{name}" for name in ("auth", "contenttypes", "sessions")]
@@ -165,13 +159,11 @@ def configure_django() -> None:
 
 
 def django_site(settings: Settings) -> Get:
-    """Django under WSGI."""
     configure_django()
     return over_wsgi(wsgi.PresenceMiddleware(get_wsgi_application(), settings=settings))
 
 
 def django_async_site(settings: Settings) -> Get:
-    """Django under ASGI."""
     configure_django()
     return over_asgi(asgi.PresenceMiddleware(get_asgi_application(), settings=settings))
 

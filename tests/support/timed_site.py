@@ -20,8 +20,6 @@ IDENTITY = "user=header:x-user, guest=visitor"
 
 
 class Clock:
-    """A clock in seconds since the epoch, set by the test."""
-
     def __init__(self, now: float = NOON) -> None:
         self.now = now
 
@@ -41,7 +39,6 @@ class Blocking:
         return lambda *args, **kwargs: self._runner.run(method(*args, **kwargs))
 
     def close(self) -> None:
-        """Close all connections of the loop, and the loop."""
         if self._client is not None:
             self._runner.run(self._client.aclose())
         self._runner.run(self._presence.aclose())
@@ -99,7 +96,6 @@ class Site:
         return found
 
     def close(self) -> None:
-        """Ends the thread and the loop."""
         self.recorder.close()
         if self._blocking:
             self._blocking.close()
@@ -112,13 +108,11 @@ def settings(redis_url: str, prefix: str, **overrides: Any) -> Settings:
 
 
 def by_header(redis_url: str, prefix: str, **overrides: Any) -> Settings:
-    """The settings of a site that knows the users of a header, and nobody else."""
     given = {"identity": "user=header:X-User", "flush_interval": "0.05s", **overrides}
     return settings(redis_url, prefix, **given)
 
 
 def visit(recorder: Recorder, name: str) -> None:
-    """A request of a user, whom that header names, from its beginning to its end."""
     WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
@@ -126,7 +120,6 @@ def visit(recorder: Recorder, name: str) -> None:
 def opened(
     settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
 ) -> Iterator[Site]:
-    """A site that is closed in the end."""
     site = Site(settings, mode, client, writer)
     try:
         yield site
@@ -135,7 +128,6 @@ def opened(
 
 
 def get(app: WSGIApplication, **environ: str) -> str:
-    """The text that a WSGI app answers to a request."""
     return exchange_wsgi(app, plain_environ(**environ)).body.decode()
 
 

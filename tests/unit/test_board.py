@@ -71,7 +71,6 @@ class Site:
         return self.backend.driver.run(plan)
 
     def ask(self, path: str, query: str = "", method: str = "GET", **headers: str) -> Response:
-        """Return the response to a request."""
         environ: dict[str, Any] = {"REQUEST_METHOD": method, "QUERY_STRING": query}
         environ["PATH_INFO"] = f"{self.settings.board_path}{path}"
         environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
@@ -85,7 +84,6 @@ class Site:
 def ask(
     path: str, query: str = "", *, method: str = "GET", of: Settings | None = None, **headers: str
 ) -> Response:
-    """Return the response to a reader who is the first to ask."""
     return Site(of or SETTINGS).ask(path, query, method, **headers)
 
 

@@ -25,7 +25,6 @@ def since(minutes: float) -> datetime:
 
 
 def chart(samples: list[Sample], length: float, width: int, height: int) -> list[str]:
-    """The lines of a chart of the last minutes."""
     return Chart(samples, since(length), NOW, height).lines(width)
 
 

@@ -31,7 +31,6 @@ def presence(prefix: str) -> Presence:
 
 @pytest.fixture
 def render(presence: Presence) -> Iterator[Render]:
-    """Renders a template for a request that is wrapped."""
     configure_django()
     engine = Engine(libraries=LIBRARIES)
     environ = plain_environ()

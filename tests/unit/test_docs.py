@@ -45,8 +45,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 
 class Block(NamedTuple):
-    """A fenced code block."""
-
     page: Path
     language: str
     code: str

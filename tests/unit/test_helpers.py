@@ -68,7 +68,6 @@ def memory(prefix: str) -> Settings:
 
 @pytest.fixture
 def environ(memory: Settings) -> WSGIEnvironment:
-    """The environ of a request that is open, of a user of the server."""
     environ = plain_environ(REMOTE_USER="ann")
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=memory)
     app.recorder.background = False  # no thread samples the history

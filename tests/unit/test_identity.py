@@ -23,7 +23,6 @@ SAID = "it may be what a client said"
 
 
 def chain(identity: str, secret: str = SECRET) -> Settings:
-    """Settings that need no Redis."""
     return Settings.from_env({}, identity=identity, secret=secret, enabled=False, bots="off")
 
 

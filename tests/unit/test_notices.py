@@ -95,7 +95,6 @@ Open = Callable[..., Site]
 
 @pytest.fixture
 def site(unwritten: Callable[..., Settings], caplog: pytest.LogCaptureFixture) -> Open:
-    """Opens a process of a site."""
     secrets = {"secret": SECRET, "session_secret": SECRET}
 
     def make(identity: str = DEFAULT, /, **others: object) -> Site:

@@ -44,8 +44,6 @@ def plaster_looks_for_its_loaders_once() -> Iterator[None]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Return a function that writes an ini file and returns its path."""
-
     def write(*parts: str, name: str = "site.ini") -> str:
         path = tmp_path / name
         path.write_text("".join(parts))

@@ -28,7 +28,6 @@ OVER_WSGI = pytest.mark.parametrize("site", ["wsgi"], indirect=True)
 
 @pytest.fixture(params=PROTOCOLS)
 def site(request: pytest.FixtureRequest, prefix: str) -> Make:
-    """Make a site; its arguments are settings, and the app."""
     usual = {"redis_url": f"memory://{prefix}", "flush_interval": "30s", "identity": CHAIN}
     usual |= {"pulse_path": "/pulse"}
     return lambda app=None, **given: PulsingSite(

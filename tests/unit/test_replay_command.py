@@ -38,7 +38,6 @@ def replay(*arguments: object, **settings: str) -> Result:
 
 
 def piped(given: bytes, *arguments: object) -> list[str]:
-    """Return what is printed of an input."""
     command = [*COMMAND, "replay", *map(str, arguments)]
     printed = subprocess.check_output(command, input=given, env=environment(**NOWHERE))
     return printed.decode().splitlines()

@@ -11,7 +11,6 @@ NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 
 
 def line(*counts: int, kind: str = "user", colour: int = 0) -> Series:
-    """Return a line with a count a minute, from noon."""
     points = [(NOON + 60 * minute, count) for minute, count in enumerate(counts)]
     return Series(kind, points, max(points, key=lambda point: point[1]), colour)
 
@@ -21,7 +20,6 @@ def parsed(*lines: Series, minutes: int = 60, gap: int = 60, **others: int) -> E
 
 
 def texts(chart: ET.Element, name: str) -> list[str]:
-    """Return the texts of a class, in order."""
     found = (each for each in chart.iter() if name in (each.get("class") or "").split())
     return ["".join(each.itertext()) for each in found]
 

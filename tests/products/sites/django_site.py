@@ -72,7 +72,6 @@ if HAS_API:
 
     @api_view(["GET"])
     def me(request: Any) -> Any:
-        """Return the name of the user of a token."""
         return Response(request.user.get_username())
 
     @api_view(["POST"])
@@ -91,7 +90,6 @@ if HAS_WAGTAIL:
 
 
 def prepare(name: str, password: str) -> None:
-    """Make the tables and one who may log in."""
     from django.contrib.auth.models import User
     from django.core.management import call_command
 
