@@ -31,8 +31,7 @@ def rows_of_outage(departures: int) -> Iterator[Row]:
     for manner in ("logouts", "goodbyes"):
         with server() as url, Gauge(url) as gauge:
             proxy = Proxy((HOST, int(url.rpartition(":")[2].partition("/")[0])))
-            away = f"redis://{HOST}:{proxy.port}/0"
-            with Child(__name__, away, departures, manner) as child:
+            with Child(__name__, f"redis://{HOST}:{proxy.port}/0", departures, manner) as child:
                 assert child.says(), "nobody is online"
                 before = child.memory("VmRSS")
                 proxy.refuse()

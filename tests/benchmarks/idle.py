@@ -55,8 +55,7 @@ def rows() -> Iterator[Row]:
     for name, (_, goal) in SITES.items():
         lines = [line[:60] for line in received[name].split(b"\r\n")[1:] if line[:1] == b"+"]
         sent = sum(b" lua] " not in line for line in lines)
-        detail = f"{len(lines)} with what scripts run"
-        yield Row(f"idle, {name}", sent, goal, "a minute", detail)
+        yield Row(f"idle, {name}", sent, goal, "a minute", f"{len(lines)} with what scripts run")
 
 
 def idle(url: str, name: str, processes: int) -> None:

@@ -46,8 +46,7 @@ def open_board(new_context: NewContext, site: WebServer) -> Opened:
 
 def sample(variables: dict[str, str], *counts: int) -> int:
     """Record these numbers of users for the last minutes; return the current minute."""
-    settings = Settings.from_env(variables)
-    backend = Backend(settings)
+    backend = Backend(Settings.from_env(variables))
     runs = backend.driver
     minute = int(runs.run(backend.clock.now()) // 60)
     for ago, count in enumerate(reversed(counts), 1):
@@ -173,8 +172,7 @@ def test_pages_with_credentials_in_their_url_work(open_board: Opened, presence: 
     presence.touch("bob")
     unlock(board, TOKEN)
     expect(board.get_by_role("cell", name="bob")).to_be_visible()
-    page = open_board("/", credentials="me:secret@")
-    expect(page.locator("em")).to_have_text("1 online")
+    expect(open_board("/", credentials="me:secret@").locator("em")).to_have_text("1 online")
 
 
 @pytest.mark.slow

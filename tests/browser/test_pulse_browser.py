@@ -212,8 +212,7 @@ def test_the_last_tab_says_goodbye_and_its_member_is_soon_offline(reads: Reads) 
     ann.waits_for("here:/b")
     opened.value.evaluate("close()")
     ann.waits_for("bye", 1)
-    before = len(ann.sent())
-    ann.waits_for("here:/a", before, times=2)  # the other tab is still there
+    ann.waits_for("here:/a", len(ann.sent()), times=2)  # the other tab is still there
     first.goto("about:blank")
     ann.waits_for("bye", 1, times=2)
     closed = time.monotonic()

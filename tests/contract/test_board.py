@@ -413,8 +413,7 @@ def test_a_history_has_every_peak_in_at_most_1500_points(
 
 def test_expired_and_future_minutes_are_hidden(valkey: Server, patience: str, prefix: str) -> None:
     site = settings(valkey.url + patience, prefix, 1.5 / 24)
-    samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
-    write(site, samples)
+    write(site, {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8})
     assert points_of(site, 24) == [(MINUTE - 89, 1), (MINUTE, 2)]
     assert points_of(site, 24, Clock(NOON + 90 * 60)) == [(MINUTE + 1, 8)]
 

@@ -31,8 +31,7 @@ def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_onc
         site.saw(*(f"u{n}" for n in range(600, 1800)))  # in several commands
         site.saw("u1800", "u1801")
         assert site.presence.count() == 1200
-        online = {who.id for who in site.presence.online(limit=None)}
-        assert {f"u{n}" for n in range(700)} <= online
+        assert {f"u{n}" for n in range(700)} <= {who.id for who in site.presence.online(limit=None)}
         site.clock.now += 60
         site.saw("u3", "u1802")
         assert site.presence.online_among(["u2", "u3"], window=29) == ["u3"]
@@ -262,8 +261,7 @@ def test_a_private_peer_has_no_quota_and_a_client_has_one(
 
 def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: str) -> Any:
     """Who a request is found to be from."""
-    said = {"REMOTE_ADDR": address, "HTTP_USER_AGENT": browser, **environ}
-    visit = WsgiVisit(recorder, said)
+    visit = WsgiVisit(recorder, {"REMOTE_ADDR": address, "HTTP_USER_AGENT": browser, **environ})
     visit.end()
     return visit.identity
 

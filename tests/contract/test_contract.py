@@ -182,14 +182,12 @@ AGAIN = [*list(MANY)[: 3 * PAGE + 500], max(MANY)]
 def test_those_who_are_seen_again_while_everybody_is_listed_hide_nobody(
     site: Site, times: dict[str, float], trips: int, seen: dict[str, float]
 ) -> None:
-    writes = iter([*[{}] * trips, seen])
-    assert len(listed_beside_a_writer(site, times, writes)) == len(times)
+    assert len(listed_beside_a_writer(site, times, iter([*[{}] * trips, seen]))) == len(times)
 
 
 def test_times_of_another_program_do_not_block_a_reader(valkey: Server, prefix: str) -> None:
     with opened(settings(valkey.url, prefix)) as site:
-        moment = NOON + 0.1234568
-        site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": moment for n in range(2500)})
+        site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": NOON + 0.1234568 for n in range(2500)})
         assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
 
 
@@ -233,8 +231,7 @@ def test_active_in_minute_sets_counts_nobody_twice(site: Site) -> None:
 
 
 def test_a_period_that_is_not_kept_is_refused(valkey: Server, prefix: str) -> None:
-    given = settings(valkey.url, prefix, pulse_path="/pulse", bots="count")
-    with opened(given) as site:
+    with opened(settings(valkey.url, prefix, pulse_path="/pulse", bots="count")) as site:
         assert site.presence.active("10m", "bot") == site.presence.active("20m") == 0
         for period, kind, problem in [
             ("31d", "user", "is stored for"),
@@ -412,6 +409,5 @@ def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
     site.clock.now = NOON + 0.0004
     site.saw("just-gone", ago=WINDOW)
     site.saw("just-there", ago=WINDOW - 1e-6)
-    there = Sighting("just-there", moment_of(NOON - WINDOW + 0.000401))
-    assert site.presence.online() == [there]
+    assert site.presence.online() == [Sighting("just-there", moment_of(NOON - WINDOW + 0.000401))]
     assert site.presence.count() == 1

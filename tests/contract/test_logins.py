@@ -60,8 +60,7 @@ def test_the_identity_of_an_inner_layer_wins(
 ) -> None:
     settings: Settings = unwritten(**({"identity": given} if given else {}))
     for ask in (ask_wsgi, ask_asgi):
-        found = ask(settings, Request(user="bob"), in_turn(*map(names, said)))
-        assert found == Identity(*expected)
+        assert ask(settings, Request(user="bob"), in_turn(*map(names, said))) == Identity(*expected)
     assert recorder_for(settings).flush()
     presence, (kind, id) = Presence(settings), expected
     assert {kind: n for kind, n in presence.counts().items() if n} == {kind: 1}
@@ -89,8 +88,7 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
     assert visit.identity is None
     assert early.stats().pending == 1
     own.start()
-    other = Recorder(settings)
-    late = opened(other, view)
+    late = opened(Recorder(settings), view)
     late.flush()
     wait_until(early.flush)
     assert visit.identity == late.identity is not None
@@ -565,8 +563,7 @@ def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, sit
     ]
     routes = [Route("/", login), Route("/logout", logout)]
     app = Starlette(routes=routes, middleware=layers[:: 1 if is_outermost else -1])
-    transport = AsgiTransport(app, asyncio.run)
-    with httpx.Client(transport=transport, base_url="http://site") as client:
+    with httpx.Client(transport=AsgiTransport(app, asyncio.run), base_url="http://site") as client:
         for path, there in (("/", [ANN]), ("/logout", [])):
             assert client.get(path).status_code == 200
             assert online(settings) == there

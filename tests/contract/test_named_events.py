@@ -117,8 +117,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     assert site.run("TTL", site.handled_key) > 3000
     second.close()
     wait_until(lambda: site.holder() is None)
-    third = site.named()
-    assert next(third).id == seen[3]  # it was in hand
+    assert next(site.named()).id == seen[3]  # it was in hand
 
 
 def test_another_goes_on_if_a_holder_vanishes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,8 +367,7 @@ def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> N
 def test_a_name_that_was_given_up_stays_free_while_its_process_follows_others(plain: Site) -> None:
     process = plain.process()
     others = process.events()
-    closed = plain.begun(process.events(name="mailer"))
-    closed.close()
+    plain.begun(process.events(name="mailer")).close()
     for id in ("ann", "bob"):  # a lease is renewed after each read
         plain.come(id)
         assert next(others).id == id

@@ -35,8 +35,7 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(recording: Recording) -> N
         for room in ("/t/1", "/t/2"):
             stamp = worker.stamp()
             worker.record(("user", "ann"), stamp, act=Act.LEFT)
-            entrance = Room(room_number(room), stamp + 1e-9)
-            worker.record(("user", "ann"), stamp + 1e-9, room=entrance)
+            worker.record(("user", "ann"), stamp + 1e-9, room=Room(room_number(room), stamp + 1e-9))
             assert worker.flush()
             assert presence.count(room=room) == 1
 

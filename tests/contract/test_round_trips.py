@@ -48,8 +48,7 @@ def test_a_first_read_asks_the_time_and_then_all_at_once(
     presence.counts()
     presence.online()
     presence.peak()
-    reads = [["ZCOUNT"], ["ZCOUNT", "ZCOUNT", "PFCOUNT"], ["ZRANGE"], ["HMGET"]]
-    assert names(sent) == reads
+    assert names(sent) == [["ZCOUNT"], ["ZCOUNT", "ZCOUNT", "PFCOUNT"], ["ZRANGE"], ["HMGET"]]
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,7 @@ class FastAPIUsers(Product):
 
     def arrive(self, client: httpx.Client) -> str:
         account = {"email": EMAIL, "password": PASSWORD}
-        response = client.post("/register", json=account).raise_for_status()
-        return str(response.json()["id"])
+        return str(client.post("/register", json=account).raise_for_status().json()["id"])
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/cookie/login", data={"username": EMAIL, "password": password})
@@ -333,8 +332,7 @@ class DjangoAdmin(Product):
 
     def log_out(self, client: httpx.Client) -> None:
         client.headers["Referer"] = str(client.base_url)
-        token = client.cookies["csrftoken"]
-        data = {"csrfmiddlewaretoken": token}
+        data = {"csrfmiddlewaretoken": client.cookies["csrftoken"]}
         client.post(f"{self.private_page}logout/", data=data).raise_for_status()
 
 
@@ -344,8 +342,7 @@ class DjangoAPI(DjangoAdmin):
     private_page = "/api/me"
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        asked = {"username": self.user, "password": password}
-        answer = client.post("/api/token", json=asked)
+        answer = client.post("/api/token", json={"username": self.user, "password": password})
         if answer.is_success:
             client.headers["Authorization"] = f"Token {answer.json()['token']}"
 

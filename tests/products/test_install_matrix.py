@@ -92,7 +92,6 @@ def test_a_product_and_this_package_install_together(product: str, index: dict[s
 
 
 def test_a_conflict_is_noticed(index: dict[str, str]) -> None:
-    requirements = f"{newest(index, 'arq')}\nredis>=99"
-    together = resolve(index, PRODUCTS["arq"], requirements)
+    together = resolve(index, PRODUCTS["arq"], f"{newest(index, 'arq')}\nredis>=99")
     assert together.returncode
     assert "redis" in together.stderr

@@ -37,8 +37,7 @@ class Visitors:
 
     def see(self, client: httpx.Client, page: str = "") -> None:
         """Open a page, by default one that counts for everybody; it may ask for a login."""
-        response = client.get(page or self.product.page)
-        assert not response.is_server_error, self.server.output
+        assert not client.get(page or self.product.page).is_server_error, self.server.output
 
     def users(self) -> list[str]:
         """Return the ids of users online, once all visits so far are written.

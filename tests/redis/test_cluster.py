@@ -142,8 +142,7 @@ class Site:
 def own(tmp_path: Path, prefix: str) -> Iterator[Site]:
     """A site with a Cluster of its own: three primaries without replicas."""
     cluster = Cluster(tmp_path)
-    site = Site(cluster, settings_of(cluster, prefix))
-    yield site
+    yield Site(cluster, settings_of(cluster, prefix))
     cluster.close()
 
 

@@ -353,8 +353,7 @@ def rights(*wanted: str) -> list[str]:
 def test_a_user_needs_few_rights(plain: Server, patience: str, prefix: str, store: str) -> None:
     # Bots are in a HyperLogLog by default, whatever the store of the others.
     for given in (rights("everything", store, "hyperloglog"), SHORT.split()):
-        url = url_of_user(plain, prefix, *given) + patience
-        assert does_everything(url, prefix, store)
+        assert does_everything(url_of_user(plain, prefix, *given) + patience, prefix, store)
 
 
 def test_without_a_name_of_its_connections_a_site_needs_no_client_command(
@@ -371,8 +370,7 @@ def test_without_a_name_of_its_connections_a_site_needs_no_client_command(
 def test_a_user_needs_each_of_these_rights(
     valkey: Server, patience: str, prefix: str, right: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = rights(*RIGHTS)
-    url = url_of_user(valkey, prefix, *given, f"-{right}") + patience
+    url = url_of_user(valkey, prefix, *rights(*RIGHTS), f"-{right}") + patience
     valkey.client.script_flush()
     does_everything_asked = all(does_everything(url, prefix, store) for store in STORES)
     assert not does_everything_asked or "stale entries may stay" in caplog.text

@@ -481,8 +481,7 @@ def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) ->
 
 
 def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path) -> None:
-    script = f"os.umask(0); {SERVE_AND_WAIT}"
-    with User(directory, script, PRESENCE_SECRET="hush") as user:
+    with User(directory, f"os.umask(0); {SERVE_AND_WAIT}", PRESENCE_SECRET="hush") as user:
         user.line()
         for process in started(directory).values():
             assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()

@@ -396,8 +396,7 @@ with presence.events() as events:
 
 def test_events_hold_no_other_greenlet_when_gevent_patches_late(variables: dict[str, str]) -> None:
     """With `--preload`, gunicorn patches queues after the app was made."""
-    done = run_program(FOLLOWS, PRESENCE_EVENTS="user", **variables)
-    assert done.stdout == "ann\n"
+    assert run_program(FOLLOWS, PRESENCE_EVENTS="user", **variables).stdout == "ann\n"
 
 
 def test_iterators_that_wait_for_their_turn_hold_no_event_loop(site: FollowedSite) -> None:
@@ -462,8 +461,7 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
     with site.presence.events() as events:
         until_read(site.presence)
         moment = int(NOON * 1e6)
-        seen = [(id, moment, moment, None) for id in ("ann", "bob")]
-        site.run(site.store.all[0].write(seen, ()))
+        site.run(site.store.all[0].write([(id, moment, moment, None) for id in ("ann", "bob")], ()))
         cursors = [next(events).cursor for _ in range(2)]
         with site.presence.events(after=cursors[0]) as again:
             assert [next(again).id for _ in range(2)] == ["ann", "bob"]

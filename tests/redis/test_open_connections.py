@@ -247,8 +247,7 @@ def test_pulses_that_name_no_user_are_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     chain, page, pulse, warnings = pulsing
-    site = unwritten(identity=chain, pulse_path="/pulse")
-    here = PulsingSite(protocol, site, App(status=200))
+    here = PulsingSite(protocol, unwritten(identity=chain, pulse_path="/pulse"), App(status=200))
     here.ask("GET", "/", headers={"X-User": page} if page else {})
     if pulse:
         here.pulse(headers={**SAME, "X-User": pulse})

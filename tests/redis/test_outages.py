@@ -333,8 +333,7 @@ def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(
     def raises(_: logging.LogRecord) -> bool:
         raise RuntimeError("a filter of the site's own")
 
-    chain = f"user={__name__}:broken, guest=visitor"
-    given = timed_site.settings(own.url, prefix, identity=chain)
+    given = timed_site.settings(own.url, prefix, identity=f"user={__name__}:broken, guest=visitor")
     log = logging.getLogger("presence_middleware")
     log.addFilter(raises)
     try:

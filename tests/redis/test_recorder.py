@@ -381,8 +381,7 @@ def test_an_exit_out_of_time_leaves_the_upkeep_to_run_out(idle: Recorder, prefix
     idle.run_once()
     for seconds, is_taken in ((0.0, True), (2.0, False)):
         idle.close(seconds)
-        left = idle.backend.driver.run(send("PTTL", keys.upkeep(prefix)))
-        assert (left > 0) == is_taken
+        assert (idle.backend.driver.run(send("PTTL", keys.upkeep(prefix))) > 0) == is_taken
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["ended", "open"])
@@ -390,8 +389,7 @@ def test_an_exit_starts_no_server_and_logs_what_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_open: bool
 ) -> None:
     """Sightings that never reached an embedded server do not start a new server."""
-    site = by_header(f"embedded://{tmp_path}/site", "presence")
-    recorder = Recorder(site, background=is_open)
+    recorder = Recorder(by_header(f"embedded://{tmp_path}/site", "presence"), background=is_open)
     bob = wsgi.WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
     if not is_open:
         bob.end()

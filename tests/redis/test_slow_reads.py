@@ -205,8 +205,7 @@ def test_a_read_that_is_cut_off_leaves_no_half_reply_to_the_next(place: Place, p
             answers.append(await presence.count())
         return answers
 
-    site = by_header(f"{place.url}?max_connections=1", prefix)
-    assert awaited(site, ask) == [1] * 5
+    assert awaited(by_header(f"{place.url}?max_connections=1", prefix), ask) == [1] * 5
 
 
 def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:

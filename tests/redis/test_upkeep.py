@@ -317,8 +317,7 @@ def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: S
         return (yield batch)
 
     backend = Backend(site.settings)
-    plan = backend.stores["guest"].all[0].clean_up(NOON)
-    backend.driver.run(by_trips(plan, beside_another))
+    backend.driver.run(by_trips(backend.stores["guest"].all[0].clean_up(NOON), beside_another))
     assert site.redis.zrange(key, 0, -1) == [b"online"]
 
 

@@ -73,8 +73,7 @@ class Walk(Followed):
             del self.where[id]
             return
         path = random.choice(ROOMS) if dice < 0.8 or id not in self.where else "/api"
-        environ = {"HTTP_X_USER": id, "PATH_INFO": path, "REQUEST_METHOD": "GET"}
-        WsgiVisit(recorder, environ).end()
+        WsgiVisit(recorder, {"HTTP_X_USER": id, "PATH_INFO": path, "REQUEST_METHOD": "GET"}).end()
         if path != "/api":
             self.where[id] = path
 

@@ -157,8 +157,7 @@ SIGNED = {  # sources by their cookies, and how their values are signed
 
 
 def signed(name: str, key: str) -> str:
-    session = {"who": secret_of("login"), "csrf": secret_of("csrf")}
-    return SCHEMES[name].make(key, session)
+    return SCHEMES[name].make(key, {"who": secret_of("login"), "csrf": secret_of("csrf")})
 
 
 def traffic(logged_in: bool = True, key: str = SESSION_SECRET) -> Iterator[Request]:
@@ -283,8 +282,7 @@ def hashed(source: str) -> Kept:
 
 def many_visitors() -> Iterator[Request]:
     for number in range(150):
-        cookie = f"sid={secret_of('cookie')}{number}"
-        yield Request([("Cookie", cookie.encode())], peer=ADDRESS)
+        yield Request([("Cookie", f"sid={secret_of('cookie')}{number}".encode())], peer=ADDRESS)
 
 
 ROWS = {

@@ -130,8 +130,7 @@ def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
 
 
 def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
-    settings = by_header(valkey.url, prefix, flush_interval="0.05s")
-    recorder = Recorder(settings, client=valkey.client)
+    recorder = Recorder(by_header(valkey.url, prefix, flush_interval="0.05s"), client=valkey.client)
     WsgiVisit(recorder, {**BOB}).end()
     assert recorder.flush()
     thread, gone = recorder.worker.thread, ref(recorder)
@@ -170,8 +169,7 @@ def test_a_visit_that_ends_during_identification_is_still_identified(
     visit.note()
     assert visit.is_over
     recorder.flush()
-    counts = Presence(recorder.settings).counts()
-    assert counts == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+    assert Presence(recorder.settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
 
 
 def test_a_user_who_is_named_during_identification_replaces_who_was_there(

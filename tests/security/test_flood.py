@@ -61,8 +61,7 @@ class Flooded:
         self.presence = Presence(settings, clock=self.clock)
         found = [self.ask(request) for request in PEOPLE]
         self.people = [who for who in found if who is not None]
-        kinds = [who.kind for who in self.people]
-        assert kinds == ["user"] * len(USERS) + ["guest"] * len(GUESTS)
+        assert [who.kind for who in self.people] == ["user"] * len(USERS) + ["guest"] * len(GUESTS)
         assert self.recorder.flush()
 
     def ask(self, request: Request) -> Identity | None:

@@ -80,8 +80,7 @@ def test_wsgi_and_asgi_answer_with_the_same_bytes(settings: Settings, path: str)
     site = replace(settings, events=())  # else the page knows whether it has them
     for method in ("GET", "HEAD", "POST"):
         for headers in ({}, BEARER, {"If-None-Match": "*", **BEARER}):
-            url = f"/presence{path}"
-            call = Call(headers, url, method)
+            call = Call(headers, f"/presence{path}", method)
             one, other = over_wsgi(site, call), over_asgi(site, call)
             assert one.status == other.status
             assert [*one.headers.items()] == [*other.headers.items()]
@@ -320,8 +319,7 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
             for _ in range(10):
                 await (await others.enter_async_context(opened(site))).message()
             assert len(valkey.client.client_list()) == before
-            threads = [each.name for each in threading.enumerate()]
-            assert threads.count("presence-events") == 1
+            assert [each.name for each in threading.enumerate()].count("presence-events") == 1
     wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
     assert recorder_for(settings).stats().recorded == 0
     assert recorder_for(settings).open_visits == {}

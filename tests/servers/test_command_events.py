@@ -144,8 +144,7 @@ def test_without_redis_the_command_ends_with_3(own: Server) -> None:
 
 
 def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server) -> None:
-    site = SITE | {"PRESENCE_REDIS_URL": own.url}
-    with following(site) as events:
+    with following(SITE | {"PRESENCE_REDIS_URL": own.url}) as events:
         events.begin()
         own.stop()
         own.start()  # without its data

@@ -67,8 +67,7 @@ def test_a_field_that_is_empty_or_not_unique_breaks_no_page(
 
 
 def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
-    away = {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}
-    (page,) = lists_of_users(tmp_path, away, "pk")
+    (page,) = lists_of_users(tmp_path, {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}, "pk")
     assert {(online, seen) for _, online, seen in page} == {("-", "-")}
 
 

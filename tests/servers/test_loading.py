@@ -161,8 +161,7 @@ def test_an_error_of_a_factory_is_shown_as_it_is(load: Callable[[str], Any]) -> 
 def test_the_paste_entry_points_are_declared() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for group in ("filter_app_factory", "filter_factory"):
-        entry = pkgutil.resolve_name(declared[f"paste.{group}"]["main"])
-        assert entry is getattr(paste, group)
+        assert pkgutil.resolve_name(declared[f"paste.{group}"]["main"]) is getattr(paste, group)
 
 
 INI = {"here": "/", "__file__": "x.ini"}

@@ -152,8 +152,7 @@ Open = Callable[..., Browser]
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> None:
     configure_django()
-    file = tmp_path_factory.mktemp("django") / "site.sqlite3"
-    connections.settings["default"]["NAME"] = file
+    connections.settings["default"]["NAME"] = tmp_path_factory.mktemp("django") / "site.sqlite3"
     call_command("migrate", verbosity=0)
 
 
@@ -286,8 +285,7 @@ def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
 
 def test_a_channels_socket_keeps_a_user_online(open_site: Open, variables: dict[str, str]) -> None:
     clock = Clock()
-    wrap = partial(asgi.PresenceMiddleware, clock=clock)
-    site = Site(sites.channels_site, wrap, views="/async/")
+    site = Site(sites.channels_site, partial(asgi.PresenceMiddleware, clock=clock), views="/async/")
     variables |= {"PRESENCE_FLUSH_INTERVAL": NEVER}
     browser = open_site(site, variables)
     browser.recorder.background = False

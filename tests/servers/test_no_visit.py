@@ -158,8 +158,7 @@ def test_only_visits_show_who_is_online(
     }
     for name, request in asked.items():
         given = request._replace(headers=(("X-User", name), *request.headers))
-        found = sent(send, settings, given)
-        assert found.identity == Identity("user", name)
+        assert sent(send, settings, given).identity == Identity("user", name)
     recorder = recorder_for(settings)
     assert recorder.flush()
     online = {who.id for who in Presence(settings).online(limit=None)} - {"bob"}

@@ -175,8 +175,7 @@ def test_the_board_is_served(served: Served) -> None:
         named = client.get("/presence/online", headers={"Authorization": basic(f"me:{TOKEN}")})
         assert "bob" in [who["id"] for who in named.json()["online"]]
         assert client.post("/presence", content=b"x" * 9999 * (not is_closing)).status_code == 405
-        elsewhere = client.get("/elsewhere", headers={"X-User": "bob"})
-        assert elsewhere.text.startswith("hello ")
+        assert client.get("/elsewhere", headers={"X-User": "bob"}).text.startswith("hello ")
 
 
 # How servers end, and replace their workers

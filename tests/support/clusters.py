@@ -56,8 +56,7 @@ class Cluster:
         for node in [*self.primaries[1:], *self.replicas]:
             node.ask("CLUSTER MEET", "127.0.0.1", first.port, first.bus)
         for number, replica in enumerate(self.replicas):
-            primary = self.primaries[number % primaries]
-            id = primary.ask("CLUSTER MYID").decode()
+            id = self.primaries[number % primaries].ask("CLUSTER MYID").decode()
             wait_until(partial(replica.knows, id), 30)
             replica.ask("CLUSTER REPLICATE", id)
         wait_until(lambda: all(map(self._is_ready, self.nodes)), 30)

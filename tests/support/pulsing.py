@@ -85,8 +85,7 @@ class PulsingSite:
     ) -> Answer:
         """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
         headers = {"Host": "shop.example:8000", **headers}
-        call = Call(headers, f"{path}?{query}", method, mount=root)
-        request = replace(call.request, user=user)
+        request = replace(Call(headers, f"{path}?{query}", method, mount=root).request, user=user)
         if self.protocol == "wsgi":
             environ = plain_environ(**request.environ(), CONTENT_LENGTH="0")
             return exchange_wsgi(validator(self.wsgi), environ)

@@ -100,8 +100,7 @@ def over_asgi(settings: Settings, call: Call, type: str = "http") -> Answer:
             for each in call.messages:
                 await send({"type": each, "status": 200})
             return
-        start = {"type": "http.response.start", "status": call.statuses[-1], "headers": []}
-        await send(start)
+        await send({"type": "http.response.start", "status": call.statuses[-1], "headers": []})
         call.after(scope)
         body = {"type": "http.response.body", "body": OWN}
         if call.is_streaming:

@@ -165,8 +165,7 @@ async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap:
     await Gateway("lifespan", {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}).ask(
         wrapped
     )
-    online = Presence(wrapped.recorder.settings).online_among(["ann", "bob"])
-    assert online == ["ann", "bob"]
+    assert Presence(wrapped.recorder.settings).online_among(["ann", "bob"]) == ["ann", "bob"]
 
 
 async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> None:
@@ -228,14 +227,12 @@ async def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings
 @pytest.mark.parametrize("more", [{}, {"path": []}], ids=["neither", "nor a path"])
 def test_a_scope_that_lacks_something_reaches_the_app(more: Scope, settings: Settings) -> None:
     app = PresenceMiddleware(silent, settings=settings)
-    scope = {"type": "http", "user": "ann", **more}
-    asyncio.run(app(scope, Gateway("").receive, Gateway("").send))
+    asyncio.run(app({"type": "http", "user": "ann", **more}, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
 
 
 def test_two_recorders_both_count(settings: Settings) -> None:
-    other = replace(settings, prefix=f"{settings.prefix}2")
-    inner = PresenceMiddleware(silent, settings=other)
+    inner = PresenceMiddleware(silent, settings=replace(settings, prefix=f"{settings.prefix}2"))
     outer = PresenceMiddleware(inner, settings=settings)
     asyncio.run(Gateway("http", user="ann").ask(outer))
     assert (recorded(inner), recorded(outer)) == (1, 1)

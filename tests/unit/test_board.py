@@ -37,8 +37,7 @@ ODD_IDS = ["<script>alert(1)</script>", "\x1b[2J\x07", "abc\u202ecba", '"&amp;',
 
 
 def settings(**others: Any) -> Settings:
-    given = {"board_path": "/who/is-here", "board_token": TOKEN, **others}
-    return Settings.from_env({}, **given)
+    return Settings.from_env({}, **{"board_path": "/who/is-here", "board_token": TOKEN, **others})
 
 
 SETTINGS = settings()
@@ -347,5 +346,4 @@ def test_the_page_asks_for_no_token_where_none_is_set_or_nothing_is_listed(
 
 
 def test_a_history_longer_than_the_retention_is_that_of_the_retention() -> None:
-    bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
-    assert len(bodies) == 1
+    assert len({ask("/history", f"hours={hours}").body for hours in (168, 999999)}) == 1

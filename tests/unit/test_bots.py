@@ -176,8 +176,7 @@ def test_a_flood_of_user_agents_evicts_no_crawler_and_the_caches_are_bounded(
 def ask_websocket(
     settings: Settings, request: Request, inner: Callable[[State], object] = nothing
 ) -> Identity | None:
-    socket = replace(request, state={**request.state, "type": "websocket"})
-    return ask_asgi(settings, socket, inner)
+    return ask_asgi(settings, replace(request, state={**request.state, "type": "websocket"}), inner)
 
 
 def by(agent: str, *headers: tuple[str, str], **others: Any) -> Request:

@@ -54,8 +54,7 @@ def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path
         (tmp_path / f"{installed}.py").write_text("raise SystemExit('a file of the site')\n")
     # As an installed script, without the working directory.
     command = [sys.executable, "-P", "-c", MAIN, "explain"]
-    env = environment(PRESENCE_IDENTITY="user=shop_presence:user")
-    ended = run(command, env=env, cwd=tmp_path)
+    ended = run(command, env=environment(PRESENCE_IDENTITY="user=shop_presence:user"), cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "user ann" in ended.stdout
 
@@ -96,7 +95,6 @@ def test_a_closed_pipe_ends_a_command_quietly_and_is_no_answer(arguments: list[s
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_command_runs_without_one_of_its_standard_streams(closed: int) -> None:
-    shell = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *COMMAND, "config"]
-    ended = run(shell, env=environment())
+    ended = run(["sh", "-c", f'exec "$@" {closed}>&-', "sh", *COMMAND, "config"], env=environment())
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("PRESENCE_REDIS_URL") == (closed != 1)

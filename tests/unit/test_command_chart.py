@@ -16,8 +16,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def minutes(*counts: int | None) -> list[Sample]:
     """One a minute until now; none where there is no count."""
     first = NOW - timedelta(minutes=len(counts))
-    timed = enumerate(counts)
-    return [Sample(first + timedelta(minutes=n), c) for n, c in timed if c is not None]
+    return [Sample(first + timedelta(minutes=n), c) for n, c in enumerate(counts) if c is not None]
 
 
 def since(minutes: float) -> datetime:

@@ -21,8 +21,7 @@ Render = Callable[..., str]
 @pytest.fixture
 def presence(prefix: str) -> Presence:
     """A reader of the site, in which the users 7 and bob and guest g are online."""
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", enabled=0)
-    presence = Presence(settings)
+    presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}", enabled=0))
     for user in ("7", "bob"):
         presence.touch(user)
     presence.touch("g", "guest")

@@ -97,8 +97,7 @@ def test_the_python_blocks_of_a_page_run_in_order(
     monkeypatch.setenv("PRESENCE_ROOMS", "/t/{topic}/*, /docs/*")
     configure_django()
     monkeypatch.setattr(django_settings, "MIDDLEWARE", [LINE])
-    registry = prometheus_client.CollectorRegistry()
-    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    monkeypatch.setattr(prometheus_client, "REGISTRY", prometheus_client.CollectorRegistry())
     namespace: dict[str, Any] = {}
     code = blocks("python")
     assert len(code) > 8
@@ -274,7 +273,6 @@ def test_how_each_command_takes_the_kind_is_described() -> None:
 
 def test_the_metrics_that_are_shown_exist(settings: Settings) -> None:
     recorder = Recorder(replace(settings, events=(settings.kinds[0],)), background=False)
-    collector = PresenceCollector(recorder)
-    names = {metric.name for metric in collector.describe()}
+    names = {metric.name for metric in PresenceCollector(recorder).describe()}
     shown = {name.removesuffix("_total") for name in rows("metrics.md", r"^\| `(presence_\w+)")}
     assert shown == names

@@ -159,8 +159,7 @@ REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("lines", "given", "said"), REQUESTS)
 def test_a_request_is_named_and_counted(lines: list[str], given: dict[str, str], said: str) -> None:
-    request = sent(*lines[1:], line=f"{lines[0]} HTTP/1.1")
-    texts, _ = explained({**SITE, **given}, request)
+    texts, _ = explained({**SITE, **given}, sent(*lines[1:], line=f"{lines[0]} HTTP/1.1"))
     assert ": ".join(texts) == said
 
 

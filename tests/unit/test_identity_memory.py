@@ -179,8 +179,7 @@ def test_a_refused_login_is_refused_although_it_is_remembered() -> None:
         found = make("user=basic, guest=visitor", bots="count")
         for is_refused in (first, not first, first, not first):
             asked = request(login)
-            expected = "guest" if is_refused else "user"
-            assert kind(found, asked, is_refused=is_refused) == expected
+            assert kind(found, asked, is_refused=is_refused) == ("guest" if is_refused else "user")
             assert found.resolve(asked, is_refused=is_refused)[1].is_checked is not is_refused
 
 

@@ -90,8 +90,7 @@ def test_a_day_without_anybody_is_a_gap() -> None:
 def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     tally = Tally()
     lines = (Line(NOON, of_agent(f"Browser/{number}")) for number in range(150))
-    moments = list(count_online(lines, Settings.from_env({}), tally))
-    assert moments == [Moment(NOON, (0, 100, 0))]
+    assert list(count_online(lines, Settings.from_env({}), tally)) == [Moment(NOON, (0, 100, 0))]
     assert tally.odd == {"refused": 50}
 
 
@@ -104,8 +103,7 @@ def test_a_long_series_keeps_the_highest_of_each_step(monkeypatch: pytest.Monkey
     assert [at % series.step for at in series.points] == [0] * len(series.points)
     assert max(series.points.values()) == (36, 1)
     assert list(series.points.items())[-1] == ((NOON + 99 * 60) // 960 * 960, (25, 1))
-    steps = {later - at for at, later in itertools.pairwise(series.points)}
-    assert steps == {series.step}
+    assert {later - at for at, later in itertools.pairwise(series.points)} == {series.step}
     assert [peak and peak.count for peak in series.peaks.values()] == [36, 1]
 
 
@@ -256,8 +254,7 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
                 given = {key: value for key, value in environ.items() if value}
                 given |= {"REMOTE_ADDR": "192.0.2.7", "HTTP_REFERER": "r", "REQUEST_METHOD": "GET"}
                 get(middleware, **given)
-                who = visitors.who(Line(AT, WsgiRequest(given)))
-                assert who == found[-1], (agent, user, path)
+                assert visitors.who(Line(AT, WsgiRequest(given))) == found[-1], (agent, user, path)
     assert any(found)
 
 
@@ -329,8 +326,7 @@ def waiting(log: list[int]) -> list[int]:
 
 def test_only_lines_before_a_gap_wait_and_for_a_hundred_others_at_most() -> None:
     assert max(waiting([*LOG, *AFTER])) == FOLLOWING
-    late = [*LOG[:200], NOON - 3 * DAY, *LOG[200:]]
-    assert set(waiting(late)[199:]) == {0}
+    assert set(waiting([*LOG[:200], NOON - 3 * DAY, *LOG[200:]])[199:]) == {0}
 
 
 @st.composite

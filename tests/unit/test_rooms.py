@@ -14,8 +14,7 @@ from tests.support.memory import traced
 
 
 def rooms(*rules: str) -> Rooms:
-    settings = Settings.from_env({}, rooms=", ".join(rules))
-    return Rooms(settings.rooms)
+    return Rooms(Settings.from_env({}, rooms=", ".join(rules)).rooms)
 
 
 FORUMS = rooms("/t/{topic}/*", "/docs/*", "/c/{category}/{page}", "/about", "/blog/")

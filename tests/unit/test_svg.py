@@ -55,12 +55,10 @@ def test_counts_beside_are_round_and_reach_the_highest(most: int, scale: list[st
     ],
 )
 def test_times_below_are_round_for_the_reader(minutes: int, offset: int, times: list[str]) -> None:
-    chart = parsed(line(1), minutes=minutes, offset=offset)
-    shown = texts(chart, "axis")[2:]
+    shown = texts(parsed(line(1), minutes=minutes, offset=offset), "axis")[2:]
     assert set(times) <= set(shown)
     assert len(shown) <= 13
-    zone = shown[-1]
-    assert zone == {0: "UTC", 345: "UTC+05:45", -300: "UTC-05:00"}[offset]
+    assert shown[-1] == {0: "UTC", 345: "UTC+05:45", -300: "UTC-05:00"}[offset]
 
 
 @pytest.mark.parametrize("width", [280, 1200])

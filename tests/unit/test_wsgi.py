@@ -109,8 +109,7 @@ def test_whole_bodies_go_back_as_they_are(wrap: Wrap) -> None:
     file = io.BytesIO(b"file")
     # uWSGI sends bytes as a whole, and would send nothing of their numbers.
     for body in ([b"a"], [b"a", b"b"], (b"a",), [], b"a", FileWrapper(file), file):
-        gateway = Gateway(**{"wsgi.file_wrapper": FileWrapper})
-        assert gateway.ask(wrap(returning(body))) is body
+        assert Gateway(**{"wsgi.file_wrapper": FileWrapper}).ask(wrap(returning(body))) is body
 
 
 def test_a_body_is_read_only_as_the_server_reads_it_and_closed_once(wrap: Wrap) -> None:
