@@ -169,8 +169,6 @@ silence-is-taken-for-loss: A process that was silent for a window has lost nothi
 ~ None if last is None or moment - last.moment > self._most_age else last ==> last
 loss-in-another-shard-waits: A loss that a write shows is looked for in all shards at once.
 ~ self._generation = -1  # the other ==> # the other
-empty-set-keeps-its-writers: A set that was evicted alone is noticed.
-- redis.call('DEL', writers, bye)
 logout-in-a-handler-erases: After a logout in a handler, the last-seen time stays.
 ~ self.people.note(who, stamp, stamp, act) ==> self.people.note(who, stamp, stamp, Act.ERASED)
 loss-hides-behind-a-lost-reply:
@@ -359,6 +357,8 @@ loss-is-told-to-each-holder-of-a-name: Those who read under a name are told of a
 +             pass
 place-before-a-loss-is-gone-on-from: Whoever was told of a loss goes on after it.
 ~ start[shard] = reading.position ==> pass
+hole-in-the-stream: A reader notices every event that is missing.
+~ is_lost = is_lost or not follows or packed == RESET ==> is_lost = is_lost or packed == RESET
 = contract/test_named_events.py redis/test_follow.py
 iterator-that-could-not-read-sleeps: Whoever could not catch up tries again after the next read.
 ~ self._has_retries = True ==> pass
@@ -400,6 +400,8 @@ room-of-the-path-with-its-mount-over-wsgi: A room is the path below the mount po
 ~ return text(self.state.get("PATH_INFO", "")) ==> return self.path
 room-of-the-path-with-its-mount-over-asgi: A room is the path below the mount point, over ASGI.
 ~ return below_root(self.state) ==> return self.path
+empty-set-keeps-its-writers: A set that was evicted alone is noticed.
+- redis.call('DEL', writers, bye)
 
 = contract/test_round_trips.py
 departure-of-nobody-takes-a-thread: A coroutine that takes nobody offline waits for no thread.
@@ -540,8 +542,6 @@ stream-grows: The stream holds five minutes.
 ~ local STREAM_SECONDS, MAX_BYTES = 300, ==> local STREAM_SECONDS, MAX_BYTES = 30000,
 stream-without-bound: The stream has at most 64 MB.
 ~ if n - first[1] > MAX_BYTES then ==> if false then
-hole-in-the-stream: A reader notices every event that is missing.
-~ is_lost = is_lost or not follows or packed == RESET ==> is_lost = is_lost or packed == RESET
 resuming-repeats-events: Whoever goes on after the last event of an entry gets the next.
 ~ moment_of(moment), cursor_of(positions)) ==> moment_of(moment), before)
 lost-events-are-silent: An iterator reports events that it missed.
@@ -853,8 +853,6 @@ clean-up-takes-all-at-once: One command removes a thousand ids at most.
 ~ page_end = members_with_scores(last)[0][1] if last else cut ==> page_end = cut
 lost-history-is-kept-for-ever: After a loss of data, every key has a time to live again.
 ~ self._history.renewed = None  # the server may have lost the lease with all keys ==> pass
-minute-is-sampled-twice: Each minute has one sample: the first.
-~ ("HSETNX", key, minute_of_day, count) ==> ("HSET", key, minute_of_day, count)
 peak-expires-amid-a-site: The peak lasts while the site is sampled.
 ~ writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL)) ==> pass
 peak-is-the-newest: The peak is the first of the highest minutes.
@@ -1214,6 +1212,8 @@ crowd-in-each-worker: A single worker has the crowd of the demo.
 ~ self._crowd > 0 and not any(each.has_crowd for each in others) ==> self._crowd > 0
 visitors-share-an-address: Each simulated visitor has an address of its own.
 ~ {number % HOSTS + 1}" ==> {number % 100 + 1}"
+minute-is-sampled-twice: Each minute has one sample: the first.
+~ ("HSETNX", key, minute_of_day, count) ==> ("HSET", key, minute_of_day, count)
 
 = unit/test_django.py
 deleted-user-counts: A user who was deleted is no user.

@@ -472,20 +472,6 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -
     assert worker.presence.is_online("bob")
 
 
-@pytest.mark.parametrize("writes_first", [False, True])
-def test_an_evicted_key_is_written_again(start: Start, prefix: str, *, writes_first: bool) -> None:
-    """As under `volatile-lru`. Another process may write to the shard before."""
-    worker, other = start(), start()
-    worker.saw("ann")
-    worker.redis.delete(f"{prefix}:user:seen")
-    if writes_first:
-        other.saw("bob")
-    worker.recorder.health.lost_connection()  # so that it looks at once
-    worker.recorder.run_once()
-    worker.writes()
-    assert worker.online() == ["ann", "bob"][: 1 + writes_first]
-
-
 @pytest.mark.parametrize("place", ["cluster", "own"])
 def test_a_loss_is_looked_for_in_all_shards(
     place: str, request: pytest.FixtureRequest, start: Start

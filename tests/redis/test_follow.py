@@ -577,17 +577,6 @@ def test_what_comes_before_the_first_answer_of_the_server_is_received(
 # What is missed.
 
 
-def test_a_hole_in_the_stream_is_lost(site: FollowedSite, followed: Follow) -> None:
-    follower = followed(site)
-    site.saw("ann")
-    wait_until(lambda: follower.online == {"ann"})
-    site.redis.hincrby(site.key.progress, "n", 1)  # as after an entry that nobody has
-    site.saw("bob")
-    wait_until(lambda: follower.lost)
-    site.saw("cy")
-    wait_until(lambda: follower.online == {"ann", "bob", "cy"})
-
-
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
     sharded: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -380,14 +380,6 @@ def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
     assert len(batch.commands) == 8, "the first and the last are parts of a day"
 
 
-def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
-    backend = Backend(settings(valkey.url, prefix), clock=Clock())
-    minute = int(NOON // 60)
-    for count in (3, 5):
-        backend.driver.run(backend.history.record(minute, {"user": count}))
-    assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
-
-
 def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
