@@ -683,7 +683,7 @@ long-timeout: A hung server holds up a reader for half a second.
 = redis/test_outages.py security/test_defects.py
 outage-fills-the-log: The log has one warning when an outage starts.
 ~ if is_first: ==> if True:
-= redis/test_outages.py::test_a_server_that_is_away_is_asked_once_however_many_wait
+= redis/test_outages.py::test_a_server_that_is_away_is_asked_once
 look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
 ~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every
 = redis/test_outages.py::test_a_full_server_records_again
@@ -941,7 +941,7 @@ lost-connection-is-not-counted in connections/drivers.py:
 = security/test_defects.py::test_a_late_app_does_not_start_with_wrong_settings
 trio-starts-with-wrong-settings: Under trio, too, a site does not start with wrong settings.
 ~ return is_trio() ==> return False
-= security/test_defects.py::test_an_internal_error_while_writing_loses_no_sighting
+= security/test_defects.py::test_internal_errors_lose_nobody
 own-error-fails-the-write: An error of the package itself fails no write, and loses no sighting.
 ~ Exception as error:  # an error of our ==> PresenceUnavailable as error:  # an error of our
 
@@ -1098,7 +1098,7 @@ hook-of-a-fork-alone-fails: A worker of uWSGI with `--py-call-osafterfork` logs 
 = servers/test_processes.py::test_a_stuck_write_is_logged_once_each_time_and_delays_no_request
 stuck-write-fills-the-log: A write that is stuck is logged once.
 ~ > STUCK_SECONDS + pause and not self._is_stuck: ==> > STUCK_SECONDS + pause:
-= servers/test_processes.py::test_who_was_online_before_the_machine_slept_is_not_online_after_it
+= servers/test_processes.py::test_nobody_stays_online_through_a_sleep
 sleep-brings-them-back: Who was online before a machine slept is not online after it.
 ~ driver.run(self._clock.synchronise()) ==> pass
 
@@ -1163,7 +1163,7 @@ etag-of-the-time: The ETag of an answer does not depend on the time.
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
 - hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
 + hours = _number(query, "hours", DEFAULT_HOURS, 1, 999999)
-= unit/test_board.py::test_the_page_asks_for_no_token_where_none_is_set_or_nothing_is_listed
+= unit/test_board.py::test_the_page_asks_for_no_token_that_lists_nothing
 token-for-an-empty-list: A board that can list nobody asks for no token.
 ~ settings.board_token and listed ==> settings.board_token
 

@@ -176,9 +176,7 @@ def test_pages_with_credentials_in_their_url_work(open_board: Opened, presence: 
 
 
 @pytest.mark.slow
-def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
-    open_board: Opened, presence: Presence
-) -> None:
+def test_a_widget_counts_its_room_and_another(open_board: Opened, presence: Presence) -> None:
     one = open_board("/t/1/a-title")
     wait_until(lambda: presence.count("guest", room="/t/1") == 1)
     other = open_board("/t/caf%C3%A9")

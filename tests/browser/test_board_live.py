@@ -131,9 +131,7 @@ def test_the_list_survives_a_restart(board: Board, site: WebServer, presence: Pr
         board.expect_names("bob")
 
 
-def test_the_list_survives_a_restart_of_redis_without_its_data(
-    board: Board, own: Server, presence: Presence
-) -> None:
+def test_the_list_survives_a_loss_of_data(board: Board, own: Server, presence: Presence) -> None:
     own.stop()
     own.start()
     presence.touch("bob")

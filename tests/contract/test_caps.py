@@ -209,9 +209,7 @@ def test_quotas_go_on_with_more_networks_than_are_counted(monkeypatch: pytest.Mo
     assert door.comes("guest", "198.51.100.149"), "the known go on"
 
 
-def test_remembered_guests_are_bounded_and_beyond_the_bound_no_guest_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_remembered_guests_are_bounded_and_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests, "COUNTED", 100)
     door = Door(remembered=20)
     assert door.come("known", 50) == 50

@@ -234,9 +234,7 @@ def test_forget_erases_the_past_of_who_becomes_invisible(valkey: Server, prefix:
     assert repr(HIDDEN.encode()) not in str(keys)
 
 
-def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
-    valkey: Server, prefix: str
-) -> None:
+def test_the_board_counts_invisible_people_only_with_the_token(valkey: Server, prefix: str) -> None:
     site = Site(settings_of(valkey.url, prefix, CODE, "sorted-set"), "handler")
     site.serve(Page({"X-User": HIDDEN}, "/t/1"))
     site.pass_time(70)

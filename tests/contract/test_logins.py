@@ -251,9 +251,7 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
 @both
 @pytest.mark.parametrize("is_streaming", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_login_counts_if_the_response_does_not_refuse_it(
-    name: str, is_streaming: bool, ask: Ask, site: Site
-) -> None:
+def test_logins_count_unless_refused(name: str, is_streaming: bool, ask: Ask, site: Site) -> None:
     identity, call, counted = ROWS[name]
     settings = site(identity, store="sorted-set, bot=sorted-set")
     recorder_for(settings).hints.look_at = inf

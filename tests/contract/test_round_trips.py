@@ -37,9 +37,7 @@ def names(sent: Sent) -> list[list[str]]:
     return found
 
 
-def test_a_first_read_asks_the_time_and_then_all_at_once(
-    unwritten: Callable[..., Settings], sent: Sent
-) -> None:
+def test_first_reads_ask_the_time_then_all(unwritten: Callable[..., Settings], sent: Sent) -> None:
     presence = Presence(unwritten())
     presence.count()
     # The time is asked for once more where the first answer took long.

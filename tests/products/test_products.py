@@ -73,9 +73,7 @@ def visitors(
         assert "Traceback" not in server.output, server.output
 
 
-def test_login_makes_a_guest_a_user_until_logout_and_a_refused_one_does_not(
-    visitors: Visitors, presence: Presence
-) -> None:
+def test_login_makes_a_guest_a_user_unless_refused(visitors: Visitors, presence: Presence) -> None:
     product = visitors.product
     assert visitors.users() == []
     with visitors.open() as stranger:

@@ -356,9 +356,7 @@ def test_a_user_needs_few_rights(plain: Server, patience: str, prefix: str, stor
         assert does_everything(url_of_user(plain, prefix, *given) + patience, prefix, store)
 
 
-def test_without_a_name_of_its_connections_a_site_needs_no_client_command(
-    valkey: Server, patience: str, prefix: str
-) -> None:
+def test_without_a_name_client_is_not_needed(valkey: Server, patience: str, prefix: str) -> None:
     """As behind some proxies."""
     url = url_of_user(valkey, prefix, "+@all", "-client") + patience
     assert not does_everything(url, prefix, "sorted-set")

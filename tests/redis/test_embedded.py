@@ -544,9 +544,7 @@ def test_a_path_may_have_any_characters(tmp_path: Path, name: str) -> None:
     assert embedded.wait_until_stopped(tmp_path / name.replace("%20", " "))
 
 
-def test_each_working_directory_and_each_name_has_a_default_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_name_has_a_default_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     found = []
     for name in ("my site", "my-site"):
@@ -632,9 +630,7 @@ def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_another(direc
     assert watch.seconds < 3
 
 
-def test_a_process_forked_while_another_starts_it_blocks_nobody(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_in_a_start_blocks_nobody(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has copies of the starter's descriptors, here in this process, and does not know."""
     copies: list[int] = []
     embedded.serve(directory)

@@ -243,9 +243,7 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert health.is_well("node")
 
 
-def test_a_server_that_is_away_is_asked_once_however_many_wait(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_is_asked_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = start()
     worker.saw("ann")  # now the clock and the settings are agreed on
     failing = Mock(side_effect=redis.ConnectionError)
@@ -273,9 +271,7 @@ def test_a_reader_does_not_ask_a_server_that_the_write_before_it_found_away(
     assert failing.call_count == 1
 
 
-def test_shards_of_a_server_that_refuses_all_of_them_are_one_failure(
-    own: Server, client: Any, start: Start
-) -> None:
+def test_all_shards_of_a_server_are_one_failure(own: Server, client: Any, start: Start) -> None:
     worker = start(own.url, shards=8)
     worker.saw("ann")  # now the clock and the settings are agreed on
     client.config_set("maxmemory", 1)

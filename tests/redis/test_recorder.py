@@ -155,9 +155,7 @@ def test_the_newest_sighting_wins_whichever_ends_last(is_usual: bool, start: Sta
     assert worker.presence.last_seen("bob") == moment_of(NOON + 30)
 
 
-def test_requests_that_find_a_fork_at_once_make_the_recorder_anew_once(
-    idle: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_renews_the_recorder_once(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presence_middleware.recorder.worker.getpid", lambda: -1)
     reset, resets, is_twice = idle.reset, list[object](), threading.Event()
 
@@ -175,9 +173,7 @@ def test_requests_that_find_a_fork_at_once_make_the_recorder_anew_once(
     assert idle.stats().flushed == 1
 
 
-def test_a_write_ends_although_another_thread_made_the_recorder_anew(
-    idle: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_ends_amid_a_new_recorder(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under uWSGI, the first requests of a child find that it was forked, several at once."""
     idle.record(("user", "ann"), idle.stamp())
     on_call(monkeypatch, idle.writer, "write", lambda _: idle.reset())

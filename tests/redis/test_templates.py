@@ -41,9 +41,7 @@ def commands(own: Server, client: Any) -> Iterator[Commands]:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_a_page_asks_once_for_a_list_and_never_if_it_shows_nothing(
-    name: str, settings: Settings, commands: Commands
-) -> None:
+def test_a_page_asks_once_or_never(name: str, settings: Settings, commands: Commands) -> None:
     get, presence, texts = SITES[name](settings), Presence(settings), list[str]()
     for page in ("/nothing", "/nobody"):
         assert commands(lambda: texts.append(get(page).text)) == []  # noqa: B023
@@ -96,9 +94,7 @@ def test_a_page_meets_an_outage_once_and_shows_no_number(
 
 
 @pytest.mark.parametrize("page", ["/shown", "/variable"])
-def test_django_shows_no_word_for_an_outage_in_its_tag(
-    page: str, settings: Settings, in_outage: Settings
-) -> None:
+def test_a_tag_is_empty_in_an_outage(page: str, settings: Settings, in_outage: Settings) -> None:
     assert SITES["django"](settings)(page).text == {"/shown": "(0)", "/variable": "0"}[page]
     assert SITES["django"](in_outage)(page).text == {"/shown": "()", "/variable": "None"}[page]
 

@@ -104,9 +104,7 @@ class Walk(Followed):
 
 
 @pytest.mark.slow
-def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
-    tmp_path: Path, prefix: str, stack: ExitStack
-) -> None:
+def test_rooms_and_events_survive_resharding(tmp_path: Path, prefix: str, stack: ExitStack) -> None:
     cluster = Cluster(tmp_path)
     stack.callback(cluster.close)
     walk = Walk(cluster.url, prefix, stack, shards=6)
@@ -121,9 +119,7 @@ def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
 
 
 @pytest.mark.slow
-def test_rooms_and_events_are_true_after_a_failover_to_a_replica_that_lags(
-    tmp_path: Path, prefix: str, stack: ExitStack
-) -> None:
+def test_rooms_and_events_survive_a_failover(tmp_path: Path, prefix: str, stack: ExitStack) -> None:
     sentinels = Sentinels(tmp_path)
     stack.callback(sentinels.close)
     walk = Walk(sentinels.url, prefix, stack)

@@ -312,9 +312,7 @@ USUAL += ["session of auth-tkt", "default", "raw", "forged sessions", "beyond th
 
 
 @pytest.mark.parametrize("name", [*USUAL, *matrix(*(name for name in ROWS if name not in USUAL))])
-def test_what_stays_of_requests_is_at_most_the_ids(
-    name: str, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_ids_stay_of_requests(name: str, site: Site, caplog: pytest.LogCaptureFixture) -> None:
     row = ROWS[name]
     settings, kept = site(row.identity, **row.settings), {secret_of(each) for each in row.kept}
     left = Left(ask_wsgi, settings, row.requests())

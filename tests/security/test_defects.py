@@ -248,9 +248,7 @@ def test_a_late_app_does_not_start_with_wrong_settings(monkeypatch: pytest.Monke
 # ---- Ourselves.
 
 
-def test_an_internal_error_while_writing_loses_no_sighting(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_errors_lose_nobody(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = recording(**BY_HEADER)
     WsgiVisit(recorder, {**BOB}).end()
     with monkeypatch.context() as patch:

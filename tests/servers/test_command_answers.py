@@ -121,9 +121,7 @@ def test_counts_and_lists_as_json(script: Script, presence: Presence) -> None:
     assert found == {"id": WILD, "last_seen": iso(presence.last_seen(WILD) or datetime.min)}
 
 
-def test_a_user_who_left_is_offline_and_a_forgotten_user_is_unknown(
-    script: Script, presence: Presence
-) -> None:
+def test_who_left_is_offline_and_the_forgotten_unknown(script: Script, presence: Presence) -> None:
     presence.touch("ann")
     presence.touch("ann", "guest")
     assert script.says("leave", "ann") == ""
@@ -230,9 +228,7 @@ def test_a_pipe_has_no_colour_and_loads_no_terminal_library(variables: dict[str,
     assert "\x1b" not in printed
 
 
-def test_an_id_that_the_output_encoding_lacks_is_escaped(
-    variables: dict[str, str], presence: Presence
-) -> None:
+def test_an_id_beyond_an_encoding_is_escaped(variables: dict[str, str], presence: Presence) -> None:
     presence.touch("\u4e2d")
     printed = run_program(PROGRAM, "online", **variables, PYTHONIOENCODING="latin-1").stdout
     assert printed.startswith("\\u4e2d\t")

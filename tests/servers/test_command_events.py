@@ -157,9 +157,7 @@ def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server)
         assert events.end() == 0
 
 
-def test_a_named_command_that_ends_lets_another_go_on_at_once(
-    site: dict[str, str], valkey: Server, prefix: str
-) -> None:
+def test_another_named_command_goes_on(site: dict[str, str], valkey: Server, prefix: str) -> None:
     key = f"{prefix}:user:reader:mailer"
     with following(site, "--name", "mailer") as events:
         wait_until(lambda: valkey.client.get(key))
@@ -214,9 +212,7 @@ def test_wait_ends_at_sigterm_also_as_the_first_process_of_a_container(
         assert waiting.wait(20) == 128 + signal.SIGTERM
 
 
-def test_the_statuses_of_wait_tell_too_many_from_no_answer(
-    presence: Presence, variables: dict[str, str]
-) -> None:
+def test_wait_tells_too_many_from_no_answer(presence: Presence, variables: dict[str, str]) -> None:
     script = Script(variables)
     assert script("wait", "--below", "3").exit_code == 0
     assert script("wait", "--timeout", "0.3s").exit_code == 1

@@ -167,9 +167,7 @@ def test_the_online_list_is_a_table(variables: dict[str, str], presence: Presenc
     assert "\x1b[1m" in raw
 
 
-def test_an_id_with_control_codes_or_markup_is_printed_literally(
-    variables: dict[str, str], presence: Presence
-) -> None:
+def test_control_codes_and_markup_are_text(variables: dict[str, str], presence: Presence) -> None:
     presence.touch(WILD)
     raw, text = printed(variables, "online", columns=120)
     assert SHOWN in text
@@ -177,9 +175,7 @@ def test_an_id_with_control_codes_or_markup_is_printed_literally(
         assert part not in raw
 
 
-def test_colours_are_printed_unless_no_color_is_set(
-    variables: dict[str, str], presence: Presence
-) -> None:
+def test_only_no_color_turns_colours_off(variables: dict[str, str], presence: Presence) -> None:
     unsaid = variables | {"FORCE_COLOR": ""}  # as rich reads that, there is no terminal at all
     assert "\x1b[32m" in printed(unsaid, "doctor", "--no-settings")[0]
     plain = printed(variables | {"NO_COLOR": "1"}, "doctor", "--no-settings")[0]

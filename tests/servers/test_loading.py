@@ -137,9 +137,7 @@ def wrapped(*arguments): return make(*arguments)
         ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
     ],
 )
-def test_an_app_that_cannot_be_loaded_is_named_in_the_error(
-    app: str, said: str, load: Callable[[str], Any]
-) -> None:
+def test_an_app_that_cannot_load_is_named(app: str, said: str, load: Callable[[str], Any]) -> None:
     Path("our/making.py").write_text("app = 'app'\ndef make_one(name): pass")
     with pytest.raises(SettingsError) as caught:
         load(app)

@@ -208,9 +208,7 @@ def polled(site: Callable[..., Settings]) -> Settings:
 
 @EVERYWHERE
 @pytest.mark.parametrize("request_", PASSIVES.values(), ids=PASSIVES)
-def test_a_passive_request_is_identified_and_answered_but_not_recorded(
-    request_: Request, send: Ask, polled: Settings
-) -> None:
+def test_a_passive_request_is_not_recorded(request_: Request, send: Ask, polled: Settings) -> None:
     """A login during a prefetch counts from the next request of that user."""
     answers: list[object] = []
     recorder, presence = recorder_for(polled), Presence(polled)

@@ -124,9 +124,7 @@ def test_a_long_interval_is_not_logged_as_stuck(
 # Clocks
 
 
-def test_hosts_with_clocks_hours_apart_report_the_same(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clocks_may_be_hours_apart(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     true, came = time.time, dict[str, float]()
     for name, hours in (("ann", 1), ("bob", 0), ("cy", -2)):
         recorder, presence = Recorder(settings, background=False), Presence(settings)
@@ -161,9 +159,7 @@ def test_the_server_is_asked_again_after_ten_seconds_and_if_another_may_answer()
     assert [is_asked(), is_asked()] == [True, False]
 
 
-def test_who_was_online_before_the_machine_slept_is_not_online_after_it(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_stays_online_through_a_sleep(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its monotonic clock stands still, and another host cleans up its last write meanwhile."""
     settings, true = by_header("memory://slept", prefix), time.time
     recorder = Recorder(settings, background=False)

@@ -337,9 +337,7 @@ def drawn(query: str = "", samples: Samples = CHARTED) -> ET.Element:
     ("given", "listed"),
     [({"store": "guest=hyperloglog", "board_token": ""}, "user"), ({"store": "hyperloglog"}, "")],
 )
-def test_the_page_asks_for_no_token_where_none_is_set_or_nothing_is_listed(
-    given: dict[str, str], listed: str
-) -> None:
+def test_the_page_asks_for_no_token_that_lists_nothing(given: dict[str, str], listed: str) -> None:
     page = ask("", of=settings(**given)).body.decode()
     assert f'data-kinds="user guest bot" data-listed="{listed}"' in page
     assert 'data-names="off"' in page

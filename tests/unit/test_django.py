@@ -429,9 +429,7 @@ def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: Kind, open_site: Ope
     assert site.presence.count(room="/t/8") == 1
 
 
-def test_pulses_before_the_layers_that_load_the_user_are_reported(
-    open_site: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pulses_too_early_are_reported(open_site: Open, caplog: pytest.LogCaptureFixture) -> None:
     site = open_site(SYNC._replace(layers=(LINE, *LAYERS)), pulse_path="/pulse")
     views["/"] = uses_user
     site.log_in()
@@ -595,9 +593,7 @@ OF_NAMES: dict[str, Socket] = {
     ("source", "name"),
     [*(("auth", name) for name in SOCKETS), *(("auth:username", name) for name in OF_NAMES)],
 )
-def test_the_user_of_a_socket_is_that_of_its_scope_and_then_of_its_session(
-    source: str, name: str, prefix: str
-) -> None:
+def test_a_sockets_user_is_of_its_scope_then_session(source: str, name: str, prefix: str) -> None:
     user, before, after, expected = {**SOCKETS, **OF_NAMES}[name]
 
     async def consumer(scope: Scope, *_: object) -> None:

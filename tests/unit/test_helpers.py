@@ -362,9 +362,7 @@ def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
 
 
 @pytest.mark.parametrize("account", [None, SimpleNamespace(is_authenticated=False)])
-def test_a_user_whom_flask_login_refuses_is_a_guest_despite_a_valid_session(
-    account: object, memory: Settings
-) -> None:
+def test_a_user_refused_by_flask_login_is_a_guest(account: object, memory: Settings) -> None:
     """A deleted and a deactivated user. A site may have other users under another key."""
     app: flask.Flask = flask_site(memory)
     LoginManager(app).user_loader(lambda _: account)
@@ -448,9 +446,7 @@ def test_who_calls_init_app_is_not_told_to(prefix: str, caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
-    memory: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_session_breaks_no_page(memory: Settings, caplog: pytest.LogCaptureFixture) -> None:
     app = flask_site(memory, Baskets(Unreadable))
     assert app.test_client().get("/").text == str(Identity("guest", "127.0.0.1"))
     (message,) = caplog.messages

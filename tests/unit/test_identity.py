@@ -303,9 +303,7 @@ def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides_and_others_are_not
     assert ask_wsgi(settings, request_, code) == ask_asgi(settings, request_, code) == who
 
 
-def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_if_a_function_that_hides_fails_users_are_hidden(caplog: pytest.LogCaptureFixture) -> None:
     settings = chain(f"user=auth, invisible=identify:{HIDING}:fails, guest=ip:raw")
     for _ in range(2):
         assert ask_wsgi(settings, Request(user="7")) == Identity("invisible", "7")

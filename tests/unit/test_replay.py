@@ -311,9 +311,7 @@ LOGS: list[tuple[list[int], list[int], float]] = [
 
 
 @pytest.mark.parametrize(("lines", "log", "now"), LOGS)
-def test_lines_far_ahead_are_set_aside_and_gaps_accepted(
-    lines: list[int], log: list[int], now: float
-) -> None:
+def test_only_lines_far_ahead_are_set_aside(lines: list[int], log: list[int], now: float) -> None:
     assert kept(lines, now) == (log, len(lines) - len(log))
 
 

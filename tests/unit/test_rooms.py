@@ -55,9 +55,7 @@ def test_rules_are_read_as_they_are_written(rules: list[str], path: str, name: s
 
 
 @pytest.mark.parametrize("length", [0, 10_000])
-def test_a_client_that_makes_up_paths_takes_a_bounded_share_of_memory(
-    length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_made_up_paths_take_bounded_memory(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room_rules, "REMEMBERED_PATHS", 100)
     site = rooms("/t/{topic}/*")
     with traced() as held:
@@ -87,9 +85,7 @@ ENTERED: list[tuple[str, str, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("path", "mode", "mount", "room"), ENTERED)
-def test_only_a_navigation_leaves_a_room_without_entering_another(
-    path: str, mode: str, mount: str, room: str | None
-) -> None:
+def test_only_a_navigation_leaves_rooms(path: str, mode: str, mount: str, room: str | None) -> None:
     headers = [("Sec-Fetch-Mode", mode.encode())] if mode else []
     number = NOWHERE if room == "nowhere" else room and room_number(room)
     request = Request(headers, path=path, mount=mount)

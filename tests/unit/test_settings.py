@@ -360,9 +360,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_variable_warns_with_the_nearest_name(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_name_warns_of_the_nearest(name: str, caplog: pytest.LogCaptureFixture) -> None:
     settings_of({name: "hidden", "OTHER_WINDOW": "1", "PRESENCE_WINDOW": "5m"})
     assert caplog.messages == [f"unknown variable {name}{UNKNOWN[name]}"]
     assert caplog.records[0].levelno == logging.WARNING
