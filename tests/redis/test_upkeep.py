@@ -23,7 +23,6 @@ from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settin
 from tests.support.timed_site import opened as opened_site
 
 EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
-USUAL: dict[str, Any] = {"identity": IDENTITY, "flush_interval": "1s"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
 
 
@@ -32,7 +31,8 @@ class Processes:
 
     def __init__(self, start: Start, url: str, prefix: str, number: int, **given: Any) -> None:
         self.clock, self.key = Clock(), keys.upkeep(prefix)
-        self.all = [start(url, clock=self.clock, **given).recorder for _ in range(number)]
+        given = {"clock": self.clock, "identity": IDENTITY, "flush_interval": "1s", **given}
+        self.all = [start(url, **given).recorder for _ in range(number)]
         self.first, self.presence = self.all[0], Presence(self.all[0].settings, clock=self.clock)
 
     def go_on(self, seconds: int, *others: Recorder) -> None:
@@ -48,9 +48,7 @@ class Processes:
 
 @pytest.fixture
 def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
-    return lambda number=2, url=own.url, **given: Processes(
-        start, url, prefix, number, **{**USUAL, **given}
-    )
+    return lambda number=2, url=own.url, **given: Processes(start, url, prefix, number, **given)
 
 
 @pytest.fixture

@@ -122,10 +122,8 @@ def texts_of(*roots: object) -> Iterator[str | bytes]:
 def buffers_of_this_process(*roots: object) -> list[object]:
     """What stays between two requests: `roots`, and the modules of the package."""
     gc.collect()
-    packages = [
-        module for name, module in sys.modules.items() if name.startswith("presence_middleware")
-    ]
-    return [*roots, *(vars(module) for module in packages)]
+    own = [each for name, each in sys.modules.items() if name.startswith("presence_middleware")]
+    return [*roots, *map(vars, own)]
 
 
 def shown(*roots: object) -> Iterator[str]:

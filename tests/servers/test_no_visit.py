@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from presence_middleware import Identity, Presence, Settings, asgi, wsgi
+from presence_middleware import Identity, Presence, Settings, Visit, asgi, wsgi
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
@@ -36,11 +36,9 @@ class Request(NamedTuple):
     method: str = "GET"
 
 
-def sent(
-    send: Ask, settings: Settings, request: Request, inner: Inner = nothing
-) -> "WsgiVisit | AsgiVisit":
+def sent(send: Ask, settings: Settings, request: Request, inner: Inner = nothing) -> Visit:
     call = Call(dict(request.headers), quote(request.path), request.method, before=inner)
-    visit: WsgiVisit | AsgiVisit = send(settings, call).state["presence_middleware.visit"]
+    visit: Visit = send(settings, call).state["presence_middleware.visit"]
     return visit
 
 

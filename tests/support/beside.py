@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 
-def on_call(
-    patch: pytest.MonkeyPatch, owner: Any, name: str, happens: Callable[..., object]
-) -> None:
+def on_call(patch: pytest.MonkeyPatch, owner: Any, name: str, happens: Callable[..., Any]) -> None:
     """Let something happen before each call of a function of `owner`, with its arguments."""
     usual = getattr(owner, name)
 

@@ -315,13 +315,11 @@ class Minutes(Model):
                 self._trim(now)
         return Written(refused, full, before, 0, 0)
 
-    def _depart_since(
-        self, first: int, act: Act, id: str, moment: int, last_known: int | None
-    ) -> None:
+    def _depart_since(self, first: int, act: Act, id: str, moment: int, known: int | None) -> None:
         if act is Act.SEEN:
             self.left.pop(id, None)
             return
-        last_seen = self.lost(id, moment, last_known)
+        last_seen = self.lost(id, moment, known)
         for minute in sorted(self.sets):
             if first <= minute <= moment // MINUTE and id in self.sets[minute]:
                 self.sets[minute].remove(id)

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationW
 SECRET = "a secret of the test's own, long enough for a token"
 VALUE = "canary-value"
 BROWSER, CRAWLER = f"User-Agent: {FIREFOX}", f"User-Agent: {GOOGLEBOT}"
-SET_BY_APP = (
-    "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"
-)
+BY_APP = "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"
 UNLESS = ", unless the app shows another user"
 NOT_ASKED = "not asked"
 
@@ -78,9 +76,9 @@ RULES: list[tuple[str, str, str]] = [
     (HEADER, BROWSER, "no: no such header"),
     ("user=cookie:sid:raw", "Cookie: sid=1", "user 1"),
     ("user=environ:HTTP_X_USER", "x-user: ann", "user ann"),
-    ("user=scope:state.user", BROWSER, SET_BY_APP),
-    ("user=auth", BROWSER, SET_BY_APP),
-    ("user=identify", BROWSER, SET_BY_APP),
+    ("user=scope:state.user", BROWSER, BY_APP),
+    ("user=auth", BROWSER, BY_APP),
+    ("user=identify", BROWSER, BY_APP),
     ("user=basic", f"Authorization: Basic {VALUE}", "no: no user of HTTP Basic"),
     (f"user={HERE}by_key", "X-Key: k1", "user shop-7"),
     (f"user={HERE}by_key", BROWSER, "no: it returned no id"),
