@@ -11,7 +11,6 @@ from weakref import ref
 
 import pytest
 import redis
-import redis.asyncio
 import trio
 
 from presence_middleware import (
@@ -121,12 +120,6 @@ def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> Non
     WsgiVisit(recorder, {**BOB}).flush()
     assert recorder.stats().recorded == 1
     assert recorder.health.failing[""].count == 1, "it has not tried"
-
-
-def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
-    given: Any = {"settings": by_header("redis://h", prefix), "client": redis.asyncio.Redis()}
-    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        wsgi.PresenceMiddleware(lambda *_: [], **given)
 
 
 def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:

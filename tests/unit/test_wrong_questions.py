@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import redis.asyncio
 from django.utils.functional import SimpleLazyObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,6 +126,8 @@ def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
     for reader in (Presence, AsyncPresence):
         with pytest.raises(SettingsError, match=r"client is a str: pass a redis\.Redis"):
             reader(settings_of("any"), client=url)
+    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
+        makers[-1](settings=settings_of("any"), client=redis.asyncio.Redis())  # a thread writes
 
 
 ANYTHING = st.one_of(
