@@ -60,7 +60,7 @@ def effective_settings(settings: Settings, ini: Mapping[str, str]) -> dict[str, 
         name, value = variable(setting.name), getattr(settings, setting.name)
         below = "ini" if setting.name in ini else "default"
         origin = "environment" if os.environ.get(name) else below
-        shown = parsers.text_of(value)
+        shown = parsers.text_of(value) or (setting.default and "none")
         if not setting.repr:  # a secret
             shown = "***" if value else ""
         elif setting.metadata["parse"] is parsers.duration:

@@ -970,6 +970,8 @@ id-commands-the-terminal: An id cannot command the terminal.
 ~ c if c.isprintable() else c.encode("unicode_escape").decode() for c in text ==> c for c in text
 secret-in-the-configuration: `presence config` shows no secret.
 ~ if not setting.repr:  # a secret ==> if False:
+configuration-of-nothing-is-the-default: What `presence config` prints is what the variables accept.
+~ parsers.text_of(value) or (setting.default and "none") ==> parsers.text_of(value)
 = servers/test_command_answers.py::test_help_begins_with_a_sentence_and_explains_each_option
 option-without-help: The help of a command explains each option.
 - help="How often to read the counts.",

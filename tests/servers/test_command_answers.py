@@ -165,10 +165,11 @@ def test_the_peak_until_it_is_reset(script: Script, variables: dict[str, str]) -
     assert script("peak").exit_code == 1
 
 
-def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
+@pytest.mark.parametrize("excluded", ["/a, /b*", "none"])
+def test_config_shows_all_settings_and_no_secret(script: Script, excluded: str) -> None:
     secret = "canary-secret-of-config"
     url = f"redis://user:{secret}@localhost:1/0"
-    told = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": "/a, /b*", "STORE": "minute-sets"}
+    told = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": excluded, "STORE": "minute-sets"}
     plain = {f"PRESENCE_{name}": value for name, value in {**told, "WINDOW": "90"}.items()}
     secrets = dict.fromkeys(("PRESENCE_SECRET", "PRESENCE_SESSION_SECRET"), secret)
     given = {**plain, **secrets, "PRESENCE_REDIS_URL": url}
