@@ -124,8 +124,8 @@ if progress then
   if stream then redis.call('XTRIM', stream, 'MINID', oldest) end
   -- When the last-seen times of who is present expire, nobody announces who has gone: nothing counts.
   local remaining = redis.call('ZCOUNT', seen, '(' .. cut, '+inf') > 0 and redis.call('PTTL', seen) or 0
-  for _, key in ipairs({progress, rooms, moves}) do
-    redis.call('PEXPIRE', key, remaining > 0 and remaining or 1000 * lifetime)
-  end
+  redis.call('PEXPIRE', progress, remaining > 0 and remaining or 1000 * lifetime)
+  -- While PRESENCE_ROOMS is empty, nobody leaves a room. Who is in one is unknown after a window.
+  for _, key in ipairs({rooms, moves}) do redis.call('EXPIRE', key, math.ceil(window + slack)) end
 end
 return reply

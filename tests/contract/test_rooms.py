@@ -9,6 +9,7 @@ from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.recorder import recorder_for
 from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Batch, Plan, room_number, sorted_set
+from presence_middleware.stores.keys import SLACK
 from presence_middleware.stores.plan import ScriptMissing
 from presence_middleware.stores.store import Move
 from tests.support.asking import State
@@ -158,6 +159,22 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Star
     worker.run(send("ZREM", f"{worker.store.all[0].name}:seen", *people[:300]))
     worker.clean_up()
     assert room(worker) == sorted(people[300:])
+
+
+@pytest.mark.parametrize("renew", [lambda worker: worker.saw("bob"), Process.sweep])
+def test_rooms_are_forgotten_where_no_process_has_any_for_a_window(
+    start: Start, renew: Callable[[Process], object]
+) -> None:
+    """Without rooms, nobody leaves one: whoever is online may have left it long ago."""
+    worker = start(**RULE)
+    worker.saw("ann", room="/t/1")
+    for key in ("at", "moved"):
+        name = f"{worker.store.all[0].name}:{key}"
+        assert WINDOW < worker.run(send("TTL", name)) <= WINDOW + SLACK
+        worker.run(send("EXPIRE", name, 60))
+        for process, is_renewed in ((start(clock=worker.clock), False), (worker, True)):
+            renew(process)
+            assert (worker.run(send("TTL", name)) > WINDOW) is is_renewed
 
 
 def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(start: Start) -> None:
