@@ -310,7 +310,7 @@ missing-script-fails: A server that restarted gets the scripts again.
 ~ if ScriptMissing in map(type, outcomes): ==> if False:
 logout-leaves-the-room-full: Whoever logs out leaves the room.
 - if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
-erased-id-stays-among-moves: An id that is erased is in no key of rooms.
+erased-id-stays-among-moves in stores/presence.lua: An id that is erased is in no key of rooms.
 ~ ipairs({rooms, moves}) ==> ipairs({rooms})
 old-page-becomes-the-room: The latest page counts in whatever order workers write.
 - and not at_least(redis.call('ZSCORE', moves, id), moment)
@@ -844,7 +844,7 @@ every-question-meets-the-outage: A request waits for an outage once, however oft
 
 = redis/test_upkeep.py
 rooms-never-expire: Every key expires, also those of rooms.
-~ ipairs({progress, rooms, moves}) ==> ipairs({progress})
+~ do redis.call('EXPIRE', key, math.ceil(window + slack)) end ==> do end
 lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.
 ~ is_stale = left > 1000 * self.MOST_SECONDS ==> is_stale = False
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
