@@ -245,6 +245,7 @@ class Settings:
             "PRESENCE_EVENTS": ", ".join(sorted(self.events)),
             "PRESENCE_ROOMS": ", ".join(self.rooms),
             "PRESENCE_PULSE_PATH": self.pulse_path,
+            "the list of kinds (PRESENCE_IDENTITY, PRESENCE_BOTS)": ", ".join(sorted(self.kinds)),
             **{f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds},
         }
 

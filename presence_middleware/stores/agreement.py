@@ -141,15 +141,14 @@ class SharedSettings:
         return self._compare(members_with_scores(reply), now)
 
     def _compare(self, members: list[tuple[str, float]], now: float) -> OtherSettings:
-        differing: dict[str, str] = {}
-        keep_seconds = dict(self._keep_seconds)
+        differing, keep_seconds = dict[str, str](), dict(self._keep_seconds)
         for member, moment in members:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
             if kind != name:
                 if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS:
                     keep_seconds[kind] = max(keep_seconds[kind], float(value))
-            elif moment > now - self.FRESH_SECONDS and self._settings.get(name, "") != value:
+            elif moment > now - self.FRESH_SECONDS and self._settings.get(name, value) != value:
                 differing[name] = value
         return OtherSettings(differing, keep_seconds)
 

@@ -644,6 +644,8 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         for number, visit in enumerate(list(self), 1):
 
 = redis/test_outages.py
+store-of-another-kind-differs: If kinds differ, no process is told to set the store of a kind.
+~ self._settings.get(name, value) != value ==> self._settings.get(name, "") != value
 reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.
 - if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
 + if False:

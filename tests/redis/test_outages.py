@@ -383,6 +383,8 @@ print(time.monotonic())
         ({"events": "user"}, "PRESENCE_EVENTS"),
         ({"rooms": "/t/{topic}"}, "PRESENCE_ROOMS"),
         ({"pulse_path": "/pulse"}, "PRESENCE_PULSE_PATH"),
+        # Not the store of a kind that this process does not have, nor may name.
+        ({"bots": "count"}, "the list of kinds (PRESENCE_IDENTITY, PRESENCE_BOTS)"),
     ],
 )
 def test_differing_settings_of_processes_are_logged_by_name(
