@@ -88,7 +88,7 @@ class Settings:
     flush_interval: float = _setting(parsers.duration, "1s")
     """How often a busy process writes; at most a third of the window."""
     max_pending: int = _setting(parsers.whole, "100000")
-    """How many identities a process holds while Redis is down."""
+    """How many identities a process holds until it writes them, such as while Redis is down."""
     max_members: int = _setting(parsers.whole, "1000000")
     """How many ids of a kind Redis holds; more are refused."""
     shards: int = _setting(parsers.shards, "1")

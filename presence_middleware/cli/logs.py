@@ -146,8 +146,8 @@ def blind_rules(settings: Settings) -> list[str]:
     def may_match(rule: Rule) -> bool:
         header = f"HTTP_{rule.argument.upper().replace('-', '_')}"
         field = {"header": header, "environ": rule.argument}.get(rule.source)
-        # A function of the site (package.module:callable) may read any field of a log.
-        return rule.source in SOURCES_IN_A_LOG or ":" in rule.source or field in FIELDS
+        # A function of the site (package.module:callable) may read any field of a log, or any user.
+        return rule.source in SOURCES_IN_A_LOG or bool(rule.function) or field in FIELDS
 
     return [str(rule) for rule in settings.identity if not may_match(rule)]
 

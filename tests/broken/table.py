@@ -1476,6 +1476,9 @@ pulse-leaves-the-body-open: The body of an app that a pulse runs is closed.
 -                 body.close()
 +                 pass
 
+= unit/test_replay_command.py::test_replay_asks_the_function_that_hides_users
+function-that-hides-reads-no-log: A log is followed with the function that hides users, too.
+~ or bool(rule.function) or field ==> or ":" in rule.source or field
 = unit/test_replay.py
 refused-user-of-a-log: The user of a 401 response is ignored.
 ~ if status == "401": ==> if False:

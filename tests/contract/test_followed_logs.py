@@ -415,6 +415,7 @@ def _shows(client: httpx.Client, users: int) -> bool:
     ("arguments", "site", "says"),
     [
         ("-", {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
+        ("-", {"PRESENCE_IDENTITY": "user=auth, hidden=identify"}, "IDENTITY: hidden=identify:raw"),
         ("-", {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
         ("-", {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
         ("- --since soon", {}, "'soon'"),

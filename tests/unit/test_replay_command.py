@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from tests.support.commands import run, run_command
+from tests.support.hiding import HIDDEN, is_hidden
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, MAIN, Terminal
 
@@ -127,6 +128,15 @@ def test_replay_uses_the_settings_of_the_site(log: Path) -> None:
     assert (
         "never matches, because a log has no such field: member=header:x-user:raw\n" in ended.stderr
     )
+
+
+def test_replay_asks_the_function_that_hides_users(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(line(0, "ann") + line(0, HIDDEN) + line(0))
+    hides = f"user=auth, hidden=identify:{is_hidden.__module__}:is_hidden, guest=ip:raw"
+    ended = replay(log, PRESENCE_IDENTITY=hides)
+    assert ended.stdout == "2026-01-05T12:01:00Z\t1\t1\t1\t0\n"
+    assert ended.stderr == ""
 
 
 @pytest.mark.parametrize(
