@@ -10,6 +10,8 @@ up to 30 seconds. A server that hangs confirms nothing. So each failed read woul
 no pool counts, and an event loop that ends would leave it to the garbage collector.
 """
 
+import asyncio
+
 # The first two are used by the look-up of a host and by the first connection of redis-py. If they
 # were imported only then, a process that forks meanwhile would have children that cannot do either.
 import email.parser  # noqa: F401
@@ -168,15 +170,36 @@ CLASSES = {
 """The connection class of each URL scheme."""
 
 
-class _ClosesPromptly:
-    """A connection of redis-py whose socket closes when `disconnect` returns."""
+class _Prompt:
+    """A connection of redis-py that a cancelled reader leaves, and that closes at once."""
 
     next_health_check: Any
+    is_connected: Any
+    connect: Any
+    check_health: Any
+    socket_timeout: Any
     _writer: Any
 
     async def _connect(self) -> None:
         self.next_health_check = NOT_IN_A_LOGIN
         await super()._connect()  # type: ignore[misc]
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send a command, with the arguments of redis-py.
+
+        redis-py limits the time by `asyncio.wait_for`. Before Python 3.12, that loses the
+        cancellation of a reader whose command has just been sent, and the reader would go on.
+        """
+        if not self.is_connected:
+            await self.connect()
+        if check_health:
+            await self.check_health()
+        seconds, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(seconds):
+                await super().send_packed_command(command, check_health=False)  # type: ignore[misc]
+        finally:
+            self.socket_timeout = seconds
 
     async def disconnect(self, *arguments: Any, **options: Any) -> None:
         """Disconnect from the server, with the arguments of redis-py.
@@ -194,7 +217,7 @@ class _ClosesPromptly:
 
 
 ASYNC_CLASSES = {
-    scheme: type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
+    scheme: type(connection_class.__name__, (_Prompt, connection_class), {})
     for scheme, connection_class in {
         "redis": connection.Connection,
         "rediss": connection.SSLConnection,

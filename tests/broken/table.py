@@ -460,6 +460,9 @@ cancelled-reader-cancels-others: A reader that is cancelled in an outage cancels
 ~ await asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> await closing
 error-of-a-close-is-logged: No connection that closes behind a cancelled reader logs an error.
 ~ asyncio.shield(asyncio.gather(closing, return_exceptions=True)) ==> asyncio.shield(closing)
+= redis/test_connecting.py::test_a_reader_that_is_cancelled_does_not_go_on
+cancelled-reader-goes-on: A reader that is cancelled while it sends a command does not go on.
+~ seconds, self.socket_timeout = self.socket_timeout, None ==> seconds = self.socket_timeout
 = redis/test_connecting.py::test_a_server_with_too_many_clients_is_asked_a_few_times_only
 refusal-connects-without-end: A coroutine gives up soon if a server closes each unix socket.
 ~ NOT_IN_A_LOGIN = math.inf ==> NOT_IN_A_LOGIN = 0.0

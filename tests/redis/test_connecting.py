@@ -311,6 +311,30 @@ def test_a_reader_that_is_cancelled_cancels_no_other(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("is_connected", [False, True], ids=["connects", "is connected"])
+def test_a_reader_that_is_cancelled_does_not_go_on(
+    valkey: Server, prefix: str, is_connected: bool
+) -> None:
+    async def cancelled_after(turns: int) -> bool:
+        """Cancel a reader after some turns of the loop; return whether it was still reading."""
+        presence = AsyncPresence(settings(valkey.url, prefix))
+        if is_connected:
+            await presence.count()
+        reader = asyncio.create_task(presence.count())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_reading = reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled() is is_reading
+        await presence.aclose()
+        return is_reading
+
+    turns = 0
+    while asyncio.run(cancelled_after(turns)):
+        turns += 1
+    assert turns > 2
+
+
 @pytest.fixture(params=["valkey", "redis_server", "redis62"])
 def plain(request: pytest.FixtureRequest) -> Server:
     server: Server = request.getfixturevalue(request.param)
