@@ -313,6 +313,7 @@ class People(Memory):
                 ):
                     self.dropped["full"] += 1
                 else:
+                    self._enqueue(person)  # first: an interrupt must not leave out who waits
                     self._seen_again += person in self._in_flight
                     self.pending += 1
                     if at > person.seen:
@@ -320,7 +321,6 @@ class People(Memory):
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival
-                    self._enqueue(person)
         finally:
             self.lock.release()
 
@@ -336,17 +336,20 @@ class People(Memory):
             person.seen = person.sent
             self.pending -= 1
             self.dropped["left"] += 1
-        self._enqueue(person)
+        self._enqueue_due(person)
 
-    def _enqueue(self, person: Person) -> None:
+    def _enqueue_due(self, person: Person) -> None:
         """Let a person wait of whom there is something to send.
 
         Departures alone are bounded here; sightings are before they come here.
         """
-        is_due = person.seen > person.sent or (
+        if person.seen > person.sent or (
             len(self._queue) < self._limit and person.departures_due()
-        )
-        if is_due and not person.is_queued:
+        ):
+            self._enqueue(person)
+
+    def _enqueue(self, person: Person) -> None:
+        if not person.is_queued:
             person.is_queued = True
             self._queue.append(person)
 
@@ -387,8 +390,7 @@ class People(Memory):
         queue, taken = self._queue, list[Taken]()
         with self.lock:
             for _ in range(min(limit, len(queue))):
-                person = queue.popleft()
-                person.is_queued = False
+                person = queue[0]
                 seen = person.seen if person.seen > person.sent else None
                 has_departed = person.left is not person.goodbye  # usually, both are `NOT_DEPARTED`
                 due = person.departures_due() if has_departed else ()
@@ -398,6 +400,8 @@ class People(Memory):
                     taken.append(each)
                     self._in_flight[person] = each
                     person.sent = person.seen
+                person.is_queued = False
+                queue.popleft()  # not before: an interrupt would lose the person
         return taken
 
     def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
@@ -433,7 +437,7 @@ class People(Memory):
                 if person.restore(taken):
                     self.pending -= 1
                     self.coalesced += 1
-                self._enqueue(person)
+                self._enqueue_due(person)
             self._in_flight, self._seen_again = {}, 0
         return has_left
 
@@ -454,7 +458,7 @@ class People(Memory):
         with self.lock:
             for person in self.of_shard(shard):
                 self.pending += person.lose(since, has_room=self.pending < self._most_pending)
-                self._enqueue(person)
+                self._enqueue_due(person)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.

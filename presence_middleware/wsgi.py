@@ -80,13 +80,13 @@ class PresenceMiddleware:
             start_response = _noting(start_response, visit)
         try:
             body = self.app(environ, start_response)
+            if not isinstance(body, WHOLE) and not _is_file(body, environ):
+                return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
+            visit.end()
         except BaseException:
             visit.end()
             raise
-        if isinstance(body, WHOLE) or _is_file(body, environ):
-            visit.end()
-            return body
-        return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
+        return body
 
     def _take_pulse(
         self, environ: WSGIEnvironment, start_response: StartResponse, visit: Visit

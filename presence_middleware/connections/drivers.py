@@ -100,13 +100,12 @@ class _Runner:
             except Exception as error:
                 failure = plan_error(error, replies)
                 raise failure from failure.__cause__
-            began = time.monotonic()
-            # An earlier deadline stays in force.
-            outer = DEADLINE.set(min(DEADLINE.get(), began + seconds_left))
+            began, outer = time.monotonic(), DEADLINE.get()
             try:
+                DEADLINE.set(min(outer, began + seconds_left))  # an earlier one stays in force
                 replies = await self._round_trip(batch)
             finally:
-                DEADLINE.reset(outer)
+                DEADLINE.set(outer)
             seconds = time.monotonic() - began
             if seconds > PROMPT_SECONDS:
                 seconds_left -= seconds

@@ -705,6 +705,32 @@ interrupt-loses-what-is-written: A handler that is interrupted while it writes l
 +         else:
 +             has_left = people.restore()
 +         finally:
+= redis/test_outages.py::test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is
+deadline-of-an-interrupted-read: A read has no deadline of one that was interrupted before.
+-             began, outer = time.monotonic(), DEADLINE.get()
+-             try:
+-                 DEADLINE.set(min(outer, began + seconds_left))  # an earlier one stays in force
++             began, outer = time.monotonic(), DEADLINE.get()
++             DEADLINE.set(min(outer, began + seconds_left))
++             try:
+interrupt-loses-who-is-noted: A handler that is interrupted while it notes somebody loses nobody.
+-                     self._enqueue(person)  # first: an interrupt must not leave out who waits
+-                     self._seen_again += person in self._in_flight
+-                     self.pending += 1
+-                     if at > person.seen:
+-                         person.seen = at
++                     self._seen_again += person in self._in_flight
++                     self.pending += 1
++                     if at > person.seen:
++                         person.seen = at
++                         self._enqueue(person)
+interrupt-loses-who-is-taken: A handler that is interrupted while it takes people loses nobody.
+-                 person = queue[0]
+-                 seen = person.seen if person.seen > person.sent else None
++                 person = queue.popleft()
++                 person.is_queued = False
++                 queue.appendleft(person)
++                 seen = person.seen if person.seen > person.sent else None
 = redis/test_outages.py::test_the_end_of_an_outage_says_what_was_dropped_in_it
 dropped-of-all-outages: The end of an outage says how many sightings were dropped in it.
 ~ dropped - self._dropped_before, ==> dropped,
@@ -1586,6 +1612,20 @@ body-stays-open: The body of a WSGI app is closed once.
 ~ self._body.close() ==> pass
 body-loses-its-length: A body with a length keeps it.
 ~ (SizedBody if hasattr(body, "__len__") else Body)(body, visit) ==> Body(body, visit)
+= unit/test_wsgi.py::test_a_body_that_cannot_be_examined_ends_the_visit
+visit-of-an-odd-body-stays-open: A body that cannot be examined ends its visit.
+-             if not isinstance(body, WHOLE) and not _is_file(body, environ):
+-                 return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
+-             visit.end()
+-         except BaseException:
+-             visit.end()
+-             raise
++         except BaseException:
++             visit.end()
++             raise
++         if not isinstance(body, WHOLE) and not _is_file(body, environ):
++             return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
++         visit.end()
 = unit/test_wsgi.py::test_two_recorders_both_count
 inner-recorder-is-silent-over-wsgi: Two recorders around a WSGI app both count.
 ~ if outer.recorder is self.recorder and not outer.is_over: ==> if not outer.is_over:

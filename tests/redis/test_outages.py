@@ -1,6 +1,7 @@
 """Every way in which Redis can fail or be full: answers stay as they are, and nobody is lost."""
 
 import logging
+import math
 import re
 import signal
 import statistics
@@ -16,8 +17,10 @@ import redis
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
+from presence_middleware.connections.limits import remaining
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
+from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, writer
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act, History, moment_of
@@ -36,6 +39,7 @@ from tests.support.faults import (
     hung,
     killed,
 )
+from tests.support.interrupts import Interrupt, is_interrupted
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, awaited, get
@@ -191,10 +195,6 @@ def test_a_guest_waits_until_the_shared_key_is_known(
     assert [len(who.id) for who in Presence(given).online("guest")] == [32]
 
 
-class Interrupt(BaseException):
-    """As a server or gevent raises it in a handler whose time is up."""
-
-
 def test_a_handler_that_is_interrupted_in_a_write_loses_nobody(place: Place, prefix: str) -> None:
     recorder = Recorder(settings(place, prefix, flush_interval="20s"), background=False)
     timed_site.visit(recorder, "ann")
@@ -211,6 +211,30 @@ def test_a_handler_that_is_interrupted_in_a_write_loses_nobody(place: Place, pre
     assert recorder.stats().pending == 1
     assert recorder.flush()
     assert recorder.stats().flushed == 2
+
+
+def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(
+    valkey: Server, prefix: str
+) -> None:
+    given = Settings.from_env(
+        {}, redis_url=valkey.url, prefix=prefix, identity="user=header:X-User"
+    )
+    places = 0
+
+    def write() -> None:
+        timed_site.visit(recorder, f"user-{places}")
+        recorder.flush()
+
+    while True:
+        recorder = Recorder(given, background=False)
+        if not is_interrupted(write, places, People._enqueue, People.take, Driver._run):
+            break
+        assert remaining() == math.inf  # a later read has its own deadline
+        timed_site.visit(recorder, f"user-{places}")
+        assert recorder.flush()
+        places += 1
+    assert places > 20
+    assert Presence(given).count() == places + 1
 
 
 def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:

@@ -156,6 +156,13 @@ def test_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
         assert recorded(wrapped) == before + 1
 
 
+def test_a_body_that_cannot_be_examined_ends_the_visit(wrap: Wrap) -> None:
+    wrapped = wrap(returning(Untouched()))
+    with pytest.raises(AssertionError):
+        Gateway().ask(wrapped)
+    assert recorded(wrapped) == 1
+
+
 def test_two_recorders_both_count(wrap: Wrap, settings: Settings) -> None:
     other = replace(settings, prefix=f"{settings.prefix}2")
     inner = PresenceMiddleware(returning([]), settings=other)
