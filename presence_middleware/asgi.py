@@ -194,7 +194,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         store cannot do it.
         """
         if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
-            await in_thread(self.recorder.depart, who, Act.LEFT)
+            self.recorder.depart(who, Act.LEFT)
+            await in_thread(self.recorder.write_for_reader)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -205,7 +206,8 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         store cannot do it.
         """
         if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
-            await in_thread(self.recorder.depart, who, Act.ERASED)
+            self.recorder.depart(who, Act.ERASED)
+            await in_thread(self.recorder.write_for_reader)
 
 
 class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):

@@ -134,6 +134,7 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         """
         if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
             self.recorder.depart(who, Act.LEFT)
+            self.recorder.write_for_reader()
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -145,6 +146,7 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         """
         if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
             self.recorder.depart(who, Act.ERASED)
+            self.recorder.write_for_reader()
 
 
 class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):

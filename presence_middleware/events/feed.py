@@ -210,10 +210,10 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        era, self._era = self._era(), lambda: None
-        if era:
-            era.is_over = True
         with self._lock:
+            era, self._era = self._era(), lambda: None
+            if era:
+                era.is_over = True
             leases = list(self._leases)
             self._leases.clear()
         for lease in leases:

@@ -365,13 +365,12 @@ class Recorder:
         return attempt
 
     def depart(self, who: Who, act: Act) -> None:
-        """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.
+        """Note that `who`, a kind and an id, departs now. The caller then writes it.
 
         `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Never raises.
         """
         stamp = self.stamp()
         self.people.note(who, stamp, stamp, act)
-        self.write_for_reader()
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""

@@ -136,10 +136,11 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 goodbyes-of-a-pulse-that-was-off: The last-seen time is that of a goodbye, also without a pulse.
 ~ if (yield from self.sweep(now)): ==> if self.needs_sweep and (yield from self.sweep(now)):
 handler-takes-offline-later: Whoever a handler takes offline is offline before it answers.
-- self.people.note(who, stamp, stamp, act)
--         self.write_for_reader()
-+ self.people.note(who, stamp, stamp, act)
-handler-forgets-nobody: A handler that forgets somebody erases the last-seen time.
+- self.recorder.depart(who, Act.LEFT)
+-             self.recorder.write_for_reader()
++ self.recorder.depart(who, Act.LEFT)
+handler-forgets-nobody in wsgi.py:
+  A handler that forgets somebody erases the last-seen time.
 ~ self.recorder.depart(who, Act.ERASED) ==> self.recorder.depart(who, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
 ~ if settings.is_swept(kind) ==> if kind in settings.events or kind in settings.kinds_with_rooms
@@ -605,6 +606,18 @@ rooms-wait-for-a-clock: After a clock was set back, rooms are empty, and fill ag
 ~ (cut or redis.call('EXISTS', progress) == 0) then ==> redis.call('EXISTS', progress) == 0 then
 moves-of-a-later-clock in stores/presence.lua: After that, whoever was in a room enters one again.
 ~ redis.call('UNLINK', rooms, moves) ==> redis.call('UNLINK', rooms)
+= redis/test_follow.py::test_an_iterator_that_begins_while_all_are_ended_ends_none_that_begins_later
+end-of-iterators-lasts: Iterators may begin after all were ended, also if one began meanwhile.
+-         with self._lock:
+-             era, self._era = self._era(), lambda: None
+-             if era:
+-                 era.is_over = True
+-             leases = list(self._leases)
++         era, self._era = self._era(), lambda: None
++         if era:
++             era.is_over = True
++         with self._lock:
++             leases = list(self._leases)
 = redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
 queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
 ~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")
@@ -857,6 +870,11 @@ loops-of-threads-race: Event loops of several threads may begin at once.
 = redis/test_slow_reads.py::test_a_child_reads_though_its_parent_used_all_connections
 child-waits-for-its-parent: A child reads although its parent used all connections.
 ~ user = loop or (os.getpid(), threading.Lock) ==> user = loop or (0, threading.Lock)
+= redis/test_slow_reads.py::test_a_handler_that_is_cancelled_takes_offline_all_the_same
+departure-waits-for-a-thread: Whoever a handler takes offline leaves also if it is cancelled then.
+-             self.recorder.depart(who, Act.LEFT)
+-             await in_thread(self.recorder.write_for_reader)
++             await in_thread(self.recorder.depart, who, Act.LEFT)
 = redis/test_slow_reads.py::test_a_long_list_may_take_longer
 long-list-in-a-thread-is-cut-off: A long list may take longer, also in a thread.
 ~ return threads.run(plan) ==> return threads.run(plan, deadline)

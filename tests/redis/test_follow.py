@@ -792,6 +792,28 @@ def test_all_who_wait_are_woken_although_some_wait_again_meanwhile(site: Followe
     assert set(woken) == {*range(300)}
 
 
+def test_an_iterator_that_begins_while_all_are_ended_ends_none_that_begins_later(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = site.presence.backend.feed("user")
+    closing = threading.Thread(target=feed.close)
+
+    def refer(era: object) -> Any:
+        monkeypatch.undo()
+        closing.start()
+        closing.join(0.2)  # until it waits, or is over
+        return weakref.ref(era)
+
+    with site.presence.events() as before:
+        monkeypatch.setattr(feed_module, "ref", refer)
+        meanwhile = site.presence.events()
+        closing.join()
+        assert before.is_ended
+        assert meanwhile.is_ended
+        with site.presence.events() as later:
+            assert not later.is_ended
+
+
 FORK = """
 import os, sys, threading
 from presence_middleware import Presence, QueryError, Settings

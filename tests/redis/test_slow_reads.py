@@ -20,6 +20,7 @@ from redis.retry import Retry
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.connections import drivers, limits, redis_py
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
@@ -363,6 +364,29 @@ def test_a_reader_does_not_wait_for_the_threads_of_the_app(place: Place, prefix:
             visit.end()
 
     assert awaited(settings, ask) == 1
+
+
+def test_a_handler_that_is_cancelled_takes_offline_all_the_same(
+    valkey: Server, prefix: str
+) -> None:
+    settings, is_done = by_header(valkey.url, prefix), threading.Event()
+    recorder = Recorder(settings, background=False)
+
+    async def leave(presence: AsyncPresence) -> int:
+        visit = AsgiVisit(recorder, {"headers": [(b"x-user", b"ann")]})
+        visit.end()
+        assert recorder.flush()
+        busy = [asyncio.create_task(in_thread(is_done.wait)) for _ in range(limits.CONNECTIONS)]
+        leaving = asyncio.create_task(visit.leave("ann"))
+        await asyncio.sleep(0.01)
+        leaving.cancel()  # it waits for a thread
+        await asyncio.wait([leaving])
+        is_done.set()
+        await asyncio.gather(*busy)
+        assert recorder.flush()
+        return await presence.count()
+
+    assert awaited(settings, leave) == 0
 
 
 @contextmanager
