@@ -11,6 +11,7 @@ from wsgiref.types import WSGIEnvironment
 from . import logs
 from .connections.loops import is_in_loop
 from .errors import NotWrapped, PresenceUnavailable, QueryError, UnsupportedQuery, WouldBlock
+from .identity.ids import attribute
 from .presence import AsyncPresence, Presence, Query, presented
 from .queries import Queries
 from .recorder import Visit
@@ -66,8 +67,7 @@ def presence_of(source: Any) -> Presence | AsyncPresence:
     Raises `NotWrapped` if the middleware has not seen the request, and `QueryError` for another
     `source`.
     """
-    reader: Presence | AsyncPresence = _entry(source, READER)
-    return reader
+    return _entry(source, READER)  # type: ignore[no-any-return]
 
 
 def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Visit:
@@ -76,18 +76,18 @@ def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Vis
     `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`. Raises
     `NotWrapped` if the middleware has not seen the request, and `QueryError` for another `source`.
     """
-    visit: Visit = _entry(source, VISIT)
-    return visit
+    return _entry(source, VISIT)  # type: ignore[no-any-return]
 
 
 def state_of(source: object) -> Mapping[str, Any]:
     """Return the environ or scope of a request, which need not have passed the middleware.
 
     `source` is one of both, or an object with `.environ` or `.scope`, or with the `.env` of Falcon
-    under WSGI or the `.wsgi_environ` of CherryPy. Raises `QueryError` for another.
+    under WSGI, the `.wsgi_environ` of CherryPy or the `.asgi_scope` of Microdot. Raises
+    `QueryError` for another.
     """
-    names = ("scope", "environ", "env", "wsgi_environ")
-    for state in (*(getattr(source, name, None) for name in names), source):
+    names = ("scope", "environ", "env", "wsgi_environ", "asgi_scope")
+    for state in (*(attribute(source, name) for name in names), source):
         if isinstance(state, Mapping):
             return state
     raise QueryError(
@@ -103,7 +103,7 @@ def _entry(source: object, key: str) -> Any:
     # Every scope has a type; an environ has none.
     protocol = "asgi" if "type" in state else "wsgi"
     remedy = "wrap the app that the server, or the test client, calls"
-    if hasattr(source, "META"):
+    if attribute(source, "META") is not None:
         remedy = "add that at the end of MIDDLEWARE, and in tests use django.test.Client"
         protocol = "django"
     raise NotWrapped(

@@ -182,11 +182,13 @@ def _is_logged_in(user: object) -> bool:
     return bool(getattr(user, "is_authenticated", True))
 
 
-def attribute(user: object, name: str) -> object:
-    """Return an attribute of an object, or None."""
+def attribute(thing: object, name: str) -> object:
+    """Return an attribute of a user or a request, or None."""
     try:
-        return getattr(user, name, None)
-    except NotImplementedError:  # Starlette's BaseUser leaves some names to the site
+        return getattr(thing, name, None)
+    # Starlette's BaseUser leaves some names to the site. A request of Muffin looks for names in its
+    # scope, also for those that are not there.
+    except (NotImplementedError, KeyError):
         return None
 
 

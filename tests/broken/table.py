@@ -1351,9 +1351,13 @@ flask-login-refuses-in-vain: A user whom Flask-Login refuses is a guest.
 flask-login-refuses-users-of-other-keys: Flask-Login refuses only its own users.
 ~ is_refused and item(self.session, "_user_id") ==> is_refused
 falcon-request-is-none: `presence_of` takes a request of Falcon.
-~ "environ", "env", "wsgi_environ") ==> "environ", "wsgi_environ")
+~ "environ", "env", "wsgi_environ" ==> "environ", "wsgi_environ"
 cherrypy-request-is-none: `presence_of` takes a request of CherryPy.
-~ "environ", "env", "wsgi_environ") ==> "environ", "env")
+~ "environ", "env", "wsgi_environ" ==> "environ", "env"
+muffin-request-raises: `presence_of` takes a request that shows the keys of its scope as attributes.
+~ except (NotImplementedError, KeyError): ==> except NotImplementedError:
+microdot-request-is-none: `presence_of` takes a request of Microdot.
+~ "wsgi_environ", "asgi_scope") ==> "wsgi_environ")
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 ~ vars(self._loaded).get("_login_user") ==> None
 session-id-is-a-user: The `id` of a session is no user.
@@ -1375,7 +1379,7 @@ flask-writes-to-a-visit-that-is-over: What Flask runs before a request may run a
 second-kind-of-users-is-shown: The function of a site hides users of every kind.
 ~ (who[0] in self.user_kinds or who[0] == self.default_kind) and ==> who[0] == self.default_kind and
 user-without-an-identity: A user of Starlette needs no identity, but a name.
-~ except NotImplementedError: ==> except LookupError:
+~ except (NotImplementedError, KeyError): ==> except KeyError:
 blank-is-somebody: A header or cookie of blanks alone is nobody, also where ids are hashed.
 ~ "" if value.isspace() else hasher(place + value) ==> hasher(place + value)
 named-kind-hides-the-users: A kind that is only named leaves the others users.

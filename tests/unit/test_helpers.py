@@ -82,6 +82,16 @@ def plain_scope() -> Any:
 # presence_of and visit_of
 
 
+class MuffinRequest:
+    """Like a request of Muffin, which shows the keys of its scope as attributes."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+
+    def __getattr__(self, name: str) -> Any:
+        return self.scope[name]
+
+
 def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[Any]]:
     """All that leads to an environ or to a scope, by protocol."""
     configure_django()
@@ -95,7 +105,8 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
         ],
         "asgi": [
             *(scope, SimpleNamespace(scope=scope), consumer, ASGIRequest(scope, None)),
-            *(HTTPConnection(scope), Request(scope)),
+            *(HTTPConnection(scope), Request(scope), MuffinRequest(scope)),
+            SimpleNamespace(asgi_scope=scope),  # of Microdot
             WebSocket({**scope, "type": "websocket"}, never, never),
         ],
     }
