@@ -1551,6 +1551,8 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 ~ if number or request.header("sec-fetch-mode") == "navigate": ==> if number:
 
 = unit/test_settings.py
+comma-missing-in-a-chain: A chain whose rules have no comma between them is refused.
+~ and after[2] in SOURCES ==> and not after[2]
 template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
 ~ _PATH = r"[/*][^{}<>]*" ==> _PATH = r"[/*].*"
 framework-path-is-a-room: A path in the syntax of a framework is refused.

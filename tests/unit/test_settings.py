@@ -170,6 +170,8 @@ REMEDIES: dict[str, str] = {
     "user=visitor:x": "visitor takes no argument, not 'x'. ",
     "user=flask_session:user": "there is no source 'flask_session'; the nearest is flask-",
     "user=nothing": "there is no source 'nothing'; sources are auth, ",
+    "user=session:member guest=visitor": "a comma is missing before guest=visitor. ",
+    "user=auth\nguest=ip": "a comma is missing before guest=ip. ",
     "sessionid": "'sessionid' does not begin with a kind and =, such as user=. ",
     **{
         f"user={source}": f"{source} is a credential: it must be hashed, so write {source}:"
