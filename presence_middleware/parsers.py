@@ -166,8 +166,8 @@ rooms = listed(
     "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     named=(NAMED_ROOMS,),
 )
-# Nor the {topic} of rooms.
-_PATH = r"[/*][^{}<>]*"
+# Nor the {topic} of rooms. A blank before a slash is a comma that is missing.
+_PATH = r"[/*](?:(?!\s+[/*!])[^{}<>])*"
 paths = listed(_PATH, "paths such as /healthz, /static/*, /logout, or none", none=())
 _EXCLUDE = (
     "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "

@@ -159,7 +159,7 @@ def _rule(item: str) -> Rule:
     if not match:
         raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
     kind, spec, form, checked = match.groups()
-    if (after := re.search(r"\s([a-z]\w*\s*=\s*([\w-]+).*)", spec)) and after[2] in SOURCES:
+    if (after := re.search(r"[\s;]([a-z]\w*\s*=\s*([\w-]+).*)", spec)) and after[2] in SOURCES:
         raise ValueError(f"a comma is missing before {after[1]}")
     name, _, argument = spec.partition(":")
     if name not in SOURCES:

@@ -1554,7 +1554,9 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 comma-missing-in-a-chain: A chain whose rules have no comma between them is refused.
 ~ and after[2] in SOURCES ==> and not after[2]
 template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
-~ _PATH = r"[/*][^{}<>]*" ==> _PATH = r"[/*].*"
+~ (?!\s+[/*!])[^{}<>] ==> (?!\s+[/*!]).
+comma-missing-between-paths: Paths without a comma between them are refused.
+~ (?!\s+[/*!])[^{}<>] ==> [^{}<>]
 framework-path-is-a-room: A path in the syntax of a framework is refused.
 ~ (?:(?!:)[^/{}<>*,\s]+| ==> (?:[^/{}*,\s]+|
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.

@@ -76,12 +76,12 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         [
             *("healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"),
             *("!", "*, !", "*, !a", "*, !!/a", "*, !+/a", "none, !/a", "+/a, !b"),
-            *("/t/{topic}/poll", "+/t/<topic>", "*, !/t/{topic}"),
+            *("/t/{topic}/poll", "+/t/<topic>", "*, !/t/{topic}", "/a /b", "+/a\n/b", "* !/a"),
         ],
         "paths such as /healthz, /static/*",
     ),
     "logout": (
-        ["logout", "/a, b", "none, /a", "+/a", "/{lang}/logout"],
+        ["logout", "/a, b", "none, /a", "+/a", "/{lang}/logout", "/logout /a/logout"],
         "paths such as /healthz, /static/*",
     ),
     "trusted_proxies": (
@@ -171,6 +171,7 @@ REMEDIES: dict[str, str] = {
     "user=flask_session:user": "there is no source 'flask_session'; the nearest is flask-",
     "user=nothing": "there is no source 'nothing'; sources are auth, ",
     "user=session:member guest=visitor": "a comma is missing before guest=visitor. ",
+    "user=session:member;guest=ip": "a comma is missing before guest=ip. ",
     "user=auth\nguest=ip": "a comma is missing before guest=ip. ",
     "sessionid": "'sessionid' does not begin with a kind and =, such as user=. ",
     **{
