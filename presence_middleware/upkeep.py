@@ -178,7 +178,6 @@ class Upkeep:
         """
         # A forked child has a copy of the lease, and exits without a round trip.
         if self._lease.pid == getpid() and self._lease.is_held and driver.health.is_well(""):
-            self._look_at = -math.inf
             with suppress(PresenceError):
                 driver.run(self._lease.give_up(), deadline)
 
@@ -188,7 +187,6 @@ class Upkeep:
         if self._generation != driver.health.generation:
             for sweep in self._sweeps:
                 sweep.done.clear()
-                sweep.full_until.clear()
         if not lease.is_held:
             wait = 0.0
             try:

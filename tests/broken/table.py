@@ -928,6 +928,28 @@ upkeep-wakes-for-each-kind: An idle process looks for all who may have gone when
 ~ if job is not self._clean or _is_due( ==> if job.is_of_events or _is_due(
 forbidden-upkeep-is-asked-for-at-once: A command that is forbidden is not sent in each round.
 ~ self._look_at = stamp + LEASE_MARGIN ==> pass
+= redis/test_upkeep.py::test_a_lease_that_cannot_be_given_up_hinders_no_process_that_ends
+lease-fails-the-end: A lease that cannot be given up hinders no process that ends.
+- with suppress(PresenceError):
+-                 driver.run(self._lease.give_up(), deadline)
++ driver.run(self._lease.give_up(), deadline)
+= redis/test_upkeep.py::test_a_node_that_is_away_is_tried_once_for_all_its_shards
+node-is-tried-for-each-shard: A sweep tries a node that is away once.
+~ failures[shard.name if is_own else node] = outcome ==> failures[shard.name] = outcome
+= redis/test_upkeep.py::test_a_shard_that_cannot_be_swept_stops_the_sweep_of_no_other_kind
+one-shard-stops-those-of-its-node: A key of a wrong type is the fault of one shard.
+~ is_own = not isinstance(outcome, PresenceUnavailable) ==> is_own = False
+one-shard-stops-all-sweeps: A shard that cannot be swept stops the sweep of no other kind.
+~ if failures and not moments: ==> if failures:
+= redis/test_upkeep.py::test_after_a_failover_who_has_gone_is_announced_again
+gone-in-the-data-of-another-server: After a failover, who has gone is announced again.
+~ sweep.done.clear() ==> pass
+= redis/test_upkeep.py::test_an_idle_process_sends_few_commands
+oldest-event-at-each-look: An idle process asks for the oldest event only when it may be due.
+~ if _is_due(self.full_until.get(shard, -math.inf), now): ==> if True:
+= redis/test_upkeep.py::test_many_who_have_gone_at_once_are_announced_in_one_round
+a-step-a-round: Many who have gone at once are announced in one round.
+~ return self.due_at <= now ==> return self.due_at < now
 = redis/test_upkeep.py::test_after_a_clock_was_set_back_the_holder_goes_on
 upkeep-waits-for-a-clock: After a clock was set back, the upkeep goes on.
 ~ and 0 <= now - done_at < min(CLEAN_IDLE, after): ==> and now - done_at < min(CLEAN_IDLE, after):
@@ -1503,6 +1525,9 @@ every-request-is-inspected: Few requests are inspected.
 ~ self.look_at = max(self.look_at, arrival - most + 1) + 1 ==> self.look_at = arrival
 users-who-share-an-id-come-at-once: An id that all have is noticed however fast they come.
 ~ INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS ==> INSPECTED_REQUESTS
+= unit/test_notices.py::test_a_server_that_may_evict_keys_is_reported_once
+policy-is-asked-at-each-write: A process asks the server for its eviction policy once.
+~ self.has_asked_server = True ==> pass
 = unit/test_notices.py::test_each_kind_that_is_full_is_reported
 one-full-kind-is-reported: Each kind that is full is reported.
 ~ kind, self._settings.max_members ==> kind, self._settings.max_members, topic="full"

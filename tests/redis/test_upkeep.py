@@ -86,6 +86,14 @@ def test_a_lease_that_is_too_long_is_taken(opened: Callable[..., Processes], cli
     assert processes.samples() == 1
 
 
+def test_a_lease_that_cannot_be_given_up_hinders_no_process_that_ends(
+    processes: Processes, client: Any
+) -> None:
+    client.delete(processes.key)
+    client.lpush(processes.key, "no text")
+    processes.first.close()
+
+
 def test_a_forked_child_holds_no_lease_of_its_parent(processes: Processes, client: Any) -> None:
     first = processes.first
     holder = client.get(processes.key)
@@ -138,6 +146,7 @@ def test_an_idle_process_sends_few_commands(
     # A sweep in a clean-up has so many commands at most.
     in_scripts = (counted["eval"] + counted["evalsha"]) * 22
     assert counted.total() - in_scripts <= 20 * most, counted
+    assert counted["xrange"] <= 10, "the oldest event is asked for when it may be due"
 
 
 def test_waiting_processes_only_ask_how_long(opened: Callable[..., Processes], client: Any) -> None:
@@ -185,6 +194,55 @@ def test_a_node_that_is_back_is_swept(opened: Callable[..., Processes], cluster:
     health.failing.clear()
     processes.go_on(2)
     assert recorder.stats().went == {"user": 1}
+
+
+def test_after_a_failover_who_has_gone_is_announced_again(
+    opened: Callable[..., Processes], client: Any, prefix: str
+) -> None:
+    processes = opened(1, events="user", flush_interval=1)
+    recorder = processes.first
+    recorder.record(("user", "ann"), processes.clock.now)
+    processes.go_on(2)
+    replicated = {key: client.dump(key) for key in client.keys(f"{prefix}:user:*")}
+    processes.go_on(int(WINDOW + LAG) + 1)
+    for key, value in replicated.items():
+        client.restore(key, 3_600_000, value, replace=True)
+    recorder.health.lost_connection()
+    processes.go_on(2)
+    assert recorder.stats().went == {"user": 2}
+
+
+def test_many_who_have_gone_at_once_are_announced_in_one_round(
+    opened: Callable[..., Processes],
+) -> None:
+    processes = opened(1, events="user", flush_interval=1)
+    for number in range(2 * PAGE):
+        processes.first.record(("user", f"id{number}"), processes.clock.now - number / PAGE)
+    processes.go_on(2)
+    processes.clock.now += WINDOW + LAG
+    processes.go_on(1)
+    assert processes.first.stats().went == {"user": 2 * PAGE}
+
+
+def test_a_shard_that_cannot_be_swept_stops_the_sweep_of_no_other_kind(
+    opened: Callable[..., Processes], client: Any
+) -> None:
+    processes = opened(1, events="user,guest", flush_interval=1, shards=2)
+    recorder, users = processes.first, processes.first.backend.stores["user"]
+    client.set(f"{users.all[0].name}:seen", "no sorted set")
+    other = next(id for id in map(str, range(99)) if users.shard_for(id) is users.all[1])
+    for who in (("user", other), ("guest", "x7Kq")):
+        recorder.record(who, processes.clock.now)
+    processes.go_on(int(WINDOW + LAG) + 2)
+    assert recorder.stats().went == {"user": 1, "guest": 1}
+
+
+def test_a_node_that_is_away_is_tried_once_for_all_its_shards() -> None:
+    away = Mock(return_value=[PresenceUnavailable("away")])
+    sweeping = upkeep.Sweeping(Mock(), {Mock(): 0.0, Mock(): 0.0}, least=1, most=60)
+    with pytest.raises(PresenceUnavailable, match="away"):
+        sweeping.run(Mock(run=away, node_of=lambda _: "node"), NOON)
+    assert away.call_count == 1
 
 
 def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Callable[..., Processes]) -> None:

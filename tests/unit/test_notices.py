@@ -263,10 +263,12 @@ def test_a_server_that_may_evict_keys_is_reported_once(
 ) -> None:
     client.config_set("maxmemory-policy", policy, "maxmemory", limit)
     one = site(redis_url=own.url)
+    client.config_resetstat()
     text = f"the server may evict keys ({policy}): set maxmemory-policy noeviction"
     for _ in range(2):
         one.ask(over_wsgi())
         assert one.said == ([text] if limit and policy != "noeviction" else [])
+    assert client.info("commandstats")["cmdstat_info"]["calls"] == 1
 
 
 # What many requests show together.
