@@ -1332,6 +1332,11 @@ empty-variable-of-a-test-is-set: An empty PRESENCE_ENABLED counts as unset in th
 switched-off-site-records: With PRESENCE_ENABLED=0, nothing is recorded.
 ~ WsgiVisit if settings.enabled else UnrecordedWsgiVisit ==> WsgiVisit
 
+= unit/test_django_templates.py
+no-id-is-the-text-none: An object whose id is None is left out of a list in a template.
+~ "" if id is None else normalize_id(str(id)) ==> normalize_id(str(id))
+request-of-a-plain-context: A view may pass its request to a template as a variable.
+~ "request", None) or context.get("request")) ==> "request", None))
 = unit/test_explain.py
 header-without-a-name: A header of `presence explain` has a name.
 ~ if not colon or not name.strip(): ==> if not colon:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from django.core.handlers.wsgi import WSGIRequest
-from django.template import Engine, RequestContext, TemplateSyntaxError
+from django.template import Context, Engine, RequestContext, TemplateSyntaxError
 
 from presence_middleware import Presence, QueryError, Settings, wsgi
 from tests.support.asking import plain_environ
@@ -37,7 +37,9 @@ def render(presence: Presence) -> Iterator[Render]:
     body = app(environ, lambda *_: list[bytes]().append)
 
     def rendered(text: str, **values: object) -> str:
-        context = RequestContext(WSGIRequest(environ), values)
+        request = WSGIRequest(environ)
+        # A view may also pass its request as a variable.
+        context = RequestContext(request, values) if values else Context({"request": request})
         return html.unescape(engine.from_string(LOAD + text).render(context))
 
     yield rendered
@@ -82,6 +84,8 @@ SHOWN: list[tuple[str, Any, str]] = [
     (STARS, BOTH, "ann* bob "),
     (NAMES, BOTH, "81"),
     (GUESTS, ["g", "7"], "['g']"),
+    # Nobody is asked for, or it would be None.
+    ('{% online_among users "bot" as here %}{{ here }}', [None, Account(None)], "[]"),
 ]
 
 
