@@ -480,6 +480,18 @@ password-of-sentinels-is-cut-short: Nothing of a password of the Sentinels is sh
 memory-of-each-thread: Threads that are the first to use memory:// see the same people.
 - client.ping()
 
+= redis/test_embedded.py::test_a_server_that_does_not_end_is_killed
+deaf-server-is-waited-for: A server that does not end in time is killed.
+~ os.kill(process, signal.SIGKILL) ==> pass
+= redis/test_embedded.py::test_a_server_that_loads_its_data_is_not_waited_for_to_join
+command-waits-for-loading: Whoever only joins a server waits for a second at most.
+~ if start and reply.startswith(b"-LOADING"): ==> if reply.startswith(b"-LOADING"):
+= redis/test_embedded.py::test_a_server_that_others_use_is_not_waited_for_without_end
+end-waits-for-other-users: A demo ends although others use its server.
+~ _is_supervised(directory)) and time.monotonic() < deadline: ==> _is_supervised(directory)):
+= redis/test_embedded.py::test_links_to_long_paths_are_in_a_directory_of_this_user
+links-of-another-user: No other user can redirect a long path to a socket.
+~ _check_private(links) ==> pass
 = redis/test_embedded.py
 loading-server-is-given-up: A server that loads its data is waited for.
 ~ if start and reply.startswith(b"-LOADING"): ==> if False:
@@ -763,6 +775,12 @@ child-is-made-anew-twice: Requests that find a fork at once lose nobody.
 +             self.reset(self.people.waiting())
 agreement-ends-amid-a-site: What processes agree on lasts while one of them runs.
 ~ (propose, ("EXPIRE", key, ttl), ("GET", key)), atomic ==> (propose, ("GET", key)), atomic
+settings-are-kept-for-ever: Settings of an hour ago are removed.
+~ if moment <= now - self.EXPIRY_SECONDS] ==> if False]
+ended-process-keeps: The retention of a process that has ended an hour ago is none.
+~ if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS: ==> if kind in keep_seconds:
+kind-of-another-process: A kind that only another process has is left to it.
+~ if kind in keep_seconds and moment > ==> if moment >
 ended-process-differs: A setting of a process that has ended is no longer reported.
 ~ elif moment > now - self.FRESH_SECONDS and self._settings.get ==> elif self._settings.get
 write-frees-the-lock-of-another: A write ends although another thread made the recorder anew.

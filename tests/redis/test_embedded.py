@@ -211,6 +211,34 @@ def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.M
     assert processes(running)["server"] == server
 
 
+@pytest.mark.timeout(20)
+def test_a_server_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.1)
+    inherited, lock = (supervisor.open_lock(supervisor.SERVER_LOCK) for _ in range(2))
+    assert supervisor.try_lock(inherited)
+    script = "trap '' TERM; echo; while :; do sleep 0.1; done"
+    start = partial(subprocess.Popen, pass_fds=[inherited], stdout=subprocess.PIPE)
+    with start(["sh", "-c", script]) as deaf:
+        try:
+            assert deaf.stdout is not None
+            deaf.stdout.readline()
+            os.close(inherited)
+            supervisor.stop_server(deaf.pid, lock)
+            assert deaf.wait(9) == -signal.SIGKILL
+        finally:
+            deaf.kill()
+    os.close(lock)
+
+
+def test_a_server_that_others_use_is_not_waited_for_without_end(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as user:
+        user.line()
+        assert not embedded.wait_until_stopped(directory, 0.1)
+
+
 def test_the_log_does_not_grow_for_ever(running: Path) -> None:
     log = running / "server.log"
     with log.open("a") as file:
@@ -495,6 +523,16 @@ def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path
     assert set(modes.values()) == {0o600}
 
 
+def test_links_to_long_paths_are_in_a_directory_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "Path", lambda _: tmp_path)
+    link = embedded.socket_path(tmp_path / ("long" * 30)).parent
+    link.parent.chmod(0o777)
+    with pytest.raises(PresenceUnavailable, match="no other user can write"):
+        embedded.socket_path(tmp_path / ("long" * 31))
+
+
 OWN, ANOTHER = os.getuid(), os.getuid() + 1
 HINDRANCES = {
     "a file": "File exists.*; for another directory, set PRESENCE_REDIS_URL=embedded:///path",
@@ -603,6 +641,16 @@ def test_a_server_that_loads_is_waited_for(running: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
     embedded.serve(running)
     assert next(answers, None) is None
+
+
+def test_a_server_that_loads_its_data_is_not_waited_for_to_join(
+    running: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "send_command", lambda *_: b"-LOADING data\r\n")
+    monkeypatch.setattr(embedded, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(embedded, "LOADING_SECONDS", 9.0)
+    with pytest.raises(PresenceUnavailable, match=r"no answer in 0\.1 seconds"):
+        embedded.serve(running, start=False)
 
 
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_another(directory: Path) -> None:

@@ -352,12 +352,21 @@ def test_what_processes_agree_on_lasts_while_one_runs(recorder: Recorder, prefix
     assert run(send("TTL", prefix)) > 10
 
 
-def test_a_setting_of_a_process_that_has_ended_is_none(recorder: Recorder, prefix: str) -> None:
+def test_a_setting_of_a_process_that_has_ended_is_none_and_an_hour_later_forgotten(
+    recorder: Recorder, prefix: str
+) -> None:
     run, name = recorder.backend.driver.run, "PRESENCE_WINDOW"
-    old, new = (SharedSettings(prefix, {name: window}, {}) for window in ("1m", "2m"))
+    old = SharedSettings(prefix, {name: "1m"}, {"user": 100.0, "staff": 100.0})
+    new = SharedSettings(prefix, {name: "2m"}, {"user": 10.0})
     run(old.publish(1000.0))
-    for now, differing in ((1029.0, {name: "1m"}), (1031.0, {})):
-        assert run(new.publish(now)).differing == differing
+    for now, differing, keep in (
+        (1029.0, {name: "1m"}, 100.0),
+        (1031.0, {}, 100.0),
+        (4601.0, {}, 10.0),
+    ):
+        assert run(new.publish(now)) == (differing, {"user": keep})
+    members = run(send("ZRANGE", keys.settings(prefix), 0, -1))
+    assert members == [b"PRESENCE_WINDOW=2m", b"keep user=10.0"]
 
 
 @pytest.mark.parametrize("knows_the_time", [False, True])
