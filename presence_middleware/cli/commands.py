@@ -103,7 +103,7 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     reader, kind = context.site_reader(kind_given)
     number, failure, shown = reader.count(kind, room=room), None, 0
-    while failure is not None or number >= below:
+    while number >= below:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise failure or click.exceptions.Exit(context.NO)

@@ -212,6 +212,12 @@ late-round-forgets-early: A process remembers for a window who came before a lat
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
 
+= contract/test_followed_logs.py::test_a_pipe_that_is_quiet_is_not_waited_for
+quiet-pipe-blocks: A quiet pipe delays neither other logs nor what waits to be written.
+~ self.has_ended or not select.select([self._descriptor], [], [], 0)[0]: ==> self.has_ended:
+= contract/test_followed_logs.py::test_lines_are_written_early_if_half_of_the_people_wait
+burst-of-lines-is-dropped: A burst of lines is written before too many people wait.
+~ if time.monotonic() < self._due and not is_nearly_full: ==> if time.monotonic() < self._due:
 = contract/test_followed_logs.py
 rest-of-a-renamed-log: A renamed log is read to its end, however long that takes.
 ~ if not lines: ==> if True:
@@ -374,6 +380,9 @@ more-events-wait: A reader of events that fell behind catches up without waiting
 reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the next read.
 ~ if read is None or read.end == after != until: ==> if read is None:
 
+= contract/test_rooms.py::test_a_room_of_more_than_are_looked_up_at_once_counts_each_once
+pages-of-a-room-overlap: A room of more than a thousand ids counts each of them once.
+~ first + LOOKED_UP_AT_ONCE - 1 ==> first + LOOKED_UP_AT_ONCE
 = contract/test_rooms.py
 room-of-a-window-ago: A count of a room ends with the window.
 ~ return in_room('(' .. offline_before, '+inf') ==> return in_room(offline_before, '+inf')
@@ -1272,6 +1281,9 @@ crawler-lookups-without-budget: A flood of User-Agents is looked up within a bud
 crawler-wins-over-a-login: A login wins over a crawler.
 ~ is_login = name and any(login.find(request) for login in self._logins) ==> is_login = False
 
+= unit/test_command.py::test_the_command_names_the_package_that_is_missing
+demo-without-its-extra: The command demo names the extra that it needs.
+~ raise SettingsError("needs pip install 'presence_middleware[demo]'") from error ==> raise
 = unit/test_command.py
 site-files-replace-modules: No file of the working directory replaces a module that is installed.
 ~ sys.path.append("") ==> sys.path.insert(0, "")
@@ -1351,6 +1363,8 @@ switched-off-site-records: With PRESENCE_ENABLED=0, nothing is recorded.
 ~ WsgiVisit if settings.enabled else UnrecordedWsgiVisit ==> WsgiVisit
 
 = unit/test_django_templates.py
+list-that-is-undefined: An undefined variable stands for no users in a template.
+~ if isinstance(users, str) and users: ==> if isinstance(users, str):
 no-id-is-the-text-none: An object whose id is None is left out of a list in a template.
 ~ "" if id is None else normalize_id(str(id)) ==> normalize_id(str(id))
 request-of-a-plain-context: A view may pass its request to a template as a variable.
@@ -1578,6 +1592,9 @@ pulse-leaves-the-body-open: The body of an app that a pulse runs is closed.
 = unit/test_replay_command.py::test_replay_asks_the_function_that_hides_users
 function-that-hides-reads-no-log: A log is followed with the function that hides users, too.
 ~ or bool(rule.function) or field ==> or ":" in rule.source or field
+= unit/test_replay.py::test_every_minute_matches_a_brute_force_count
+first-sighting-of-a-minute: Of several sightings in a minute, the last counts in a replay.
+~ seen[who] = max(at, seen.get(who, at)) ==> seen[who] = seen.get(who, at)
 = unit/test_replay.py
 refused-user-of-a-log: The user of a 401 response is ignored.
 ~ if status == "401": ==> if False:

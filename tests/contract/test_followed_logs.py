@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog
+from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog, Pipe
 from presence_middleware.replay.lines import Line, Tally, parse
 from presence_middleware.replay.site import Follower, Moment, count_online
 from presence_middleware.stores import moment_of
@@ -230,6 +230,29 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
     assert max(moment.counts for moment in moments) > (20, 20)
     assert min(moment.counts for moment in moments) == (0, 0)
     assert not tally.odd
+
+
+def test_a_pipe_that_is_quiet_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    pipe = Pipe(reader)
+    assert pipe.read() == []
+    os.write(writer, b"a line\nand a half")
+    assert pipe.read() == [b"a line"]
+    os.close(writer)
+    assert pipe.read() == [b"and a half"]
+    assert pipe.has_ended
+    os.close(reader)
+
+
+def test_lines_are_written_early_if_half_of_the_people_wait(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, identity="user=auth", max_pending=10, flush_interval=60)
+    clock = Clock()
+    follower = Follower(site, Tally(), clock)
+    assert follower.write_if_due()
+    for number in range(6):
+        assert not follower.write_if_due()
+        follower.add(parsed(line(clock.now, f"user{number}")))
+    assert follower.write_if_due()
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:

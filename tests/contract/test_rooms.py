@@ -479,6 +479,11 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
 
 
+def test_a_room_of_more_than_are_looked_up_at_once_counts_each_once(crowd: Crowd) -> None:
+    crowd.turn_over(2002, 1001)
+    assert crowd.presence.count(room="/t/0") == 1001
+
+
 def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(crowd: Crowd) -> None:
     """The board shows the number of any room to anybody, also of rooms that do not exist."""
     crowd.enter("user", 100, 100)

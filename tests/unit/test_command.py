@@ -39,11 +39,12 @@ def test_no_command_counts_zero_in_a_memory_of_its_own_or_starts_a_server(
     ("missing", "status", "text"),
     [
         ("click", 2, "pip install 'presence_middleware[cli]'"),
+        ("gunicorn", 2, "pip install 'presence_middleware[demo]'"),
         ("presence_middleware.doctor", 1, "import of presence_middleware.doctor halted"),
     ],
 )
 def test_the_command_names_the_missing_package(missing: str, status: int, text: str) -> None:
-    ended = run_program(f"import sys; sys.modules[{missing!r}] = None; {MAIN}")
+    ended = run_program(f"import sys; sys.modules[{missing!r}] = None; {MAIN}", "demo")
     assert ended.returncode == status
     assert text in ended.stderr
 

@@ -81,6 +81,7 @@ SHOWN: list[tuple[str, Any, str]] = [
     (AMONG, [SEVEN, "7", 7], f"{SEVEN};7;7;"),
     (AMONG, [], ""),
     (AMONG, None, ""),
+    ("{% online_among undefined as here %}{{ here }}", None, "[]"),
     (STARS, BOTH, "ann* bob "),
     (NAMES, BOTH, "81"),
     (GUESTS, ["g", "7"], "['g']"),

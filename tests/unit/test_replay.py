@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
@@ -67,6 +67,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Seen], float]:
 
 
 @given(logs())
+@example(([(NOON + at, id) for at, id in ((10, "ann"), (50, "ann"), (120, ""))], 90.5))
 def test_every_minute_matches_a_brute_force_count(log: tuple[list[Seen], float]) -> None:
     assert told(*log) == counted(*log)
 
