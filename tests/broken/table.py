@@ -420,9 +420,11 @@ empty-set-keeps-its-writers: A set that was evicted alone is noticed.
 = contract/test_round_trips.py
 departure-of-nobody-takes-a-thread: A coroutine that takes nobody offline waits for no thread.
 - if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
--             await in_thread(self.recorder.depart, who, Act.LEFT)
+-             self.recorder.depart(who, Act.LEFT)
+-             await
 + if (who := await in_thread(self.backend.queries.departing, id, kind, Act.LEFT)):
-+             await in_thread(self.recorder.depart, who, Act.LEFT)
++             self.recorder.depart(who, Act.LEFT)
++             await
 writing-handler-counts-its-visitor: A handler that touches somebody does not count its visitor yet.
 ~ backend.driver.run(plan) if is_write else reader.run(plan) ==> run(plan)
 shards-of-different-moments: On a single server, a read of many shards is a snapshot.
