@@ -202,9 +202,8 @@ class SortedSet(ScriptedStore):
         super().keep_longer(max(seconds, self.gone_after))
 
     def clean_up(self, now: float) -> Plan[bool]:
-        # Those who are gone are announced, and leave their rooms, before their times go. Of a pulse
-        # that was switched off, goodbyes are to be written back.
-        if (yield from self.sweep(now)):
+        # Those who are gone are announced, and leave their rooms, before their times go.
+        if self.needs_sweep and (yield from self.sweep(now)):
             return True
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed

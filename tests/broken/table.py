@@ -133,8 +133,6 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 ~ commands.append(("EXPIRE", key, self.ttl)) ==> pass
 
 = contract/test_departures.py
-goodbyes-of-a-pulse-that-was-off: The last-seen time is that of a goodbye, also without a pulse.
-~ if (yield from self.sweep(now)): ==> if self.needs_sweep and (yield from self.sweep(now)):
 handler-takes-offline-later: Whoever a handler takes offline is offline before it answers.
 - self.recorder.depart(who, Act.LEFT)
 -             self.recorder.write_for_reader()
@@ -389,7 +387,7 @@ room-of-a-window-ago: A count of a room ends with the window.
 counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 ~ if room is not None:  # without rooms, ==> if True:  # without rooms,
 rooms-of-a-year-ago: Nobody is in a room of before PRESENCE_ROOMS was empty for some time.
-~ EXPIRE', key, math.ceil(window + slack)) end ==> EXPIRE', key, lifetime) end
+~ redis.call('EXPIRE', key, math.ceil(window + slack)) end ==> redis.call('EXPIRE', key, lifetime) end
 room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.
 ~ if not cut or members == 0 or ==> if members == 0 or
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.

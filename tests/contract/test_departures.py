@@ -516,19 +516,6 @@ def test_who_came_after_silence_is_written_again(silence: float, own: Server, st
     assert worker.online() == ["ann", "eve"]
 
 
-def test_a_goodbye_is_the_last_seen_time_after_the_pulse_was_switched_off(start: Start) -> None:
-    before = start(pulse_path="/pulse")
-    before.saw("ann")
-    before.clock.now += 30
-    before.saw("ann", act=GOODBYE)
-    goodbye = before.presence.last_seen("ann")
-    after_deploy = start(clock=before.clock)
-    before.clock.now += WINDOW + 1
-    after_deploy.clean_up()
-    assert after_deploy.presence.last_seen("ann") == goodbye == moment_of(NOON + 30)
-    assert not after_deploy.online()
-
-
 def test_remembered_sightings_never_exceed_the_configured_limit(own: Server, start: Start) -> None:
     worker = start(own.url, max_pending=10)
     for name in ("user", "more"):
