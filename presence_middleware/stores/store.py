@@ -292,7 +292,9 @@ class Store(ABC):
         # Clocks may differ by `keys.SLACK`, so smaller differences are left alone.
         ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
         names = self._timed if self.is_server_time else ()
-        silent_since = now - self.window - 2 * keys.SLACK  # of processes that have ended
+        # Of processes that have ended. One that is idle and has a longer window would else notice a
+        # loss, and write again whoever left since.
+        silent_since = now - max(self.window, 60 * keys.MINUTE) - 2 * keys.SLACK
         *pages, _, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),

@@ -681,6 +681,8 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         for number, visit in enumerate(list(self), 1):
 
 = redis/test_outages.py
+shorter-window-looks-like-a-loss: A process with a shorter window makes no idle one notice a loss.
+~ now - max(self.window, 60 * keys.MINUTE) - 2 ==> now - self.window - 2
 store-of-another-kind-differs: If kinds differ, no process is told to set the store of a kind.
 ~ self._settings.get(name, value) != value ==> self._settings.get(name, "") != value
 reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.

@@ -431,6 +431,23 @@ def test_differing_settings_of_processes_are_logged_by_name(
     assert name in finding.what
 
 
+@pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
+def test_whoever_left_stays_away_while_the_windows_of_processes_differ(
+    start: Start, act: Act
+) -> None:
+    """In a deploy, a process with a shorter window cleans up, and the one before it is idle."""
+    before = start(window="1h")
+    after_deploy = start(clock=before.clock, window="1m")
+    before.saw("ann")
+    after_deploy.saw("ann", act=act)
+    before.clock.now += 600
+    after_deploy.saw("bob", act=act)
+    after_deploy.clean_up()
+    before.looks()
+    before.writes()
+    assert before.online() == []
+
+
 def test_the_longest_retention_is_respected(valkey: Server, start: Start, prefix: str) -> None:
     long = start(retention="10d")
     short = start(retention="1s", clock=long.clock)

@@ -229,12 +229,13 @@ class Model:
         cut = now - max(self.limits.keep, self.limits.window + (self.limits.lag or 0))
         self.seen = {id: at for id, at in self.seen.items() if at > cut}
         self.gone = {id: at for id, at in self.gone.items() if at > cut}
-        self.forget_writers(now - self.limits.window)
+        self.forget_writers(now)
         if had_members and not self.seen:
             self.is_marked = False
 
-    def forget_writers(self, since: int) -> None:
-        self.writers = {name: at for name, at in self.writers.items() if at > since - 2 * SLACK}
+    def forget_writers(self, now: int) -> None:
+        since = now - max(self.limits.window, 60 * MINUTE) - 2 * SLACK
+        self.writers = {name: at for name, at in self.writers.items() if at > since}
 
     def lose(self, key: str) -> None:
         """Lose a key, as a server that evicts does."""
@@ -329,7 +330,7 @@ class Minutes(Model):
     def clean_up(self, now: int) -> None:
         oldest = now - self.limits.keep - MINUTE  # the beginning of a minute that is over
         self.gone = {id: at for id, at in self.gone.items() if at > oldest}
-        self.forget_writers(now - self.limits.window)
+        self.forget_writers(now)
 
     def _in(self, now: int, window: int) -> Times:
         """Return the ids of a window with their last minutes."""
