@@ -48,9 +48,11 @@ class AsgiBoard(Board):
         events = self._presence.events(kind, after=after)
 
         async def end_with_the_reader() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            await events.aclose()
+            try:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+            finally:
+                await events.aclose()
 
         async def send_soon(message: Any) -> None:
             async with asyncio.timeout(SEND_SECONDS):

@@ -293,6 +293,19 @@ async def test_a_process_has_a_bounded_number_of_streams(
         assert third.status == 200
 
 
+@in_loop
+async def test_a_stream_ends_if_a_layer_no_longer_receives(site: asgi.PresenceMiddleware) -> None:
+    stream = Stream()
+
+    async def receive() -> Any:
+        raise RuntimeError("the response was completed")
+
+    scope = Call(BEARER, "/presence/events").request.scope()
+    await asyncio.wait_for(site(scope, receive, stream.send), 20)
+    messages = [stream.sent.get_nowait() for _ in range(stream.sent.qsize())]
+    assert messages[-1]["more_body"] is False
+
+
 def test_under_trio_there_is_no_stream_and_the_page_polls(site: asgi.PresenceMiddleware) -> None:
     async def ask(path: str) -> httpx.Response:
         transport = httpx.ASGITransport(site)
