@@ -170,19 +170,12 @@ CLASSES = {
 """The connection class of each URL scheme."""
 
 
-class _Prompt:
+class _Prompt(connection.AbstractConnection):
     """A connection of redis-py that a cancelled reader leaves, and that closes at once."""
-
-    next_health_check: Any
-    is_connected: Any
-    connect: Any
-    check_health: Any
-    socket_timeout: Any
-    _writer: Any
 
     async def _connect(self) -> None:
         self.next_health_check = NOT_IN_A_LOGIN
-        await super()._connect()  # type: ignore[misc]
+        await super()._connect()  # type: ignore[no-untyped-call, safe-super]
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command, with the arguments of redis-py.
@@ -191,13 +184,13 @@ class _Prompt:
         cancellation of a reader whose command has just been sent, and the reader would go on.
         """
         if not self.is_connected:
-            await self.connect()
+            await self.connect()  # type: ignore[no-untyped-call]
         if check_health:
-            await self.check_health()
+            await self.check_health()  # type: ignore[no-untyped-call]
         seconds, self.socket_timeout = self.socket_timeout, None
         try:
             async with asyncio.timeout(seconds):
-                await super().send_packed_command(command, check_health=False)  # type: ignore[misc]
+                await super().send_packed_command(command, check_health=False)
         finally:
             self.socket_timeout = seconds
 
@@ -210,7 +203,7 @@ class _Prompt:
         writer = self._writer
         try:
             with suppress(exceptions.TimeoutError):
-                await super().disconnect(*arguments, **options)  # type: ignore[misc]
+                await super().disconnect(*arguments, **options)
         finally:
             if writer is not None:
                 writer.transport.abort()
