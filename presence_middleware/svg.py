@@ -58,7 +58,7 @@ def draw(
     width: int = WIDTH,
     offset: int = 0,
 ) -> str:
-    """Return the SVG of lines from `start` to `end`, in seconds since the epoch.
+    """Return the SVG of lines from `start` to the later `end`, in seconds since the epoch.
 
     A line has a gap where two of its points are more than `gap` seconds apart. A single line is
     filled and its peak is labelled; several lines have a legend. `width` is in pixels, and the
@@ -74,7 +74,7 @@ def draw(
     columns = max(1, (right - left) // KEY_WIDTH)  # of the legend
     top, bottom = 16 + 20 * math.ceil(len(lines) / columns), height - FOOT
     # Where the points are, in pixels.
-    a_second, a_head = (right - left) / max(1, end - start), (bottom - top) / most
+    a_second, a_head = (right - left) / (end - start), (bottom - top) / most
     x0 = left - start * a_second
     zone = timezone(timedelta(minutes=offset))  # of the reader's clock
 

@@ -76,7 +76,7 @@ def replay(
 
     if paths.count("-") > 1:
         raise click.UsageError("standard input (-) can be read only once")
-    has_charts = context.is_terminal() and not as_json
+    has_charts = context.is_terminal()
     # Minutes are printed as they come, so that none stays in memory.
     before_minute = '{"minutes": [\n'
     settings = context.site_settings(enabled=True, **({"window": window} if window else {}))

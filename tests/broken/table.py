@@ -1291,6 +1291,11 @@ crawler-lookups-without-budget: A flood of User-Agents is looked up within a bud
 crawler-wins-over-a-login: A login wins over a crawler.
 ~ is_login = name and any(login.find(request) for login in self._logins) ==> is_login = False
 
+= unit/test_command_chart.py::test_bars_are_as_high_as_the_counts_and_gaps_are_marked
+chart-begins-too-early: A chart of a terminal shows the time that was asked for.
+~ if self.since <= sample.at <= self.until] ==> if True]
+newest-is-beyond-the-chart: A sample of this moment is in the last column of a chart.
+~ min(width - 1, (sample.at - self.since) // step) ==> (sample.at - self.since) // step
 = unit/test_command.py::test_the_command_names_the_package_that_is_missing
 demo-without-its-extra: The command demo names the extra that it needs.
 ~ raise SettingsError("needs pip install 'presence_middleware[demo]'") from error ==> raise
@@ -1379,6 +1384,9 @@ no-id-is-the-text-none: An object whose id is None is left out of a list in a te
 ~ "" if id is None else normalize_id(str(id)) ==> normalize_id(str(id))
 request-of-a-plain-context: A view may pass its request to a template as a variable.
 ~ "request", None) or context.get("request")) ==> "request", None))
+= unit/test_explain.py::test_hints_are_those_of_the_log
+cookie-beside-a-user: A cookie that no rule reads is not a mistake if a user was found.
+~ if is_asked or kind in self.users: ==> if is_asked:
 = unit/test_explain.py
 header-without-a-name: A header of `presence explain` has a name.
 ~ if not colon or not name.strip(): ==> if not colon:

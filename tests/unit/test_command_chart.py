@@ -36,6 +36,8 @@ def test_bars_are_as_high_as_the_counts_and_gaps_are_marked() -> None:
     assert bars(chart(minutes(8, None, None, 2), 4, 7, 4)) == ["█··▂"]
     assert bars(chart(minutes(10**6, 1), 2, 11, 4)) == ["█▁"], "one is not nobody"
     assert bars(chart([], 4, 7, 5)) == ["    ", "····"]
+    older, newest = Sample(since(3), 9), Sample(NOW, 2)
+    assert bars(chart([older, *minutes(8, 4), newest], 2, 7, 4)) == ["██▄▄"]
 
 
 def test_the_peak_is_marked_with_its_count_and_time() -> None:

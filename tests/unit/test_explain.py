@@ -184,6 +184,9 @@ def test_hints_are_those_of_the_log() -> None:
     assert proxy.startswith("hint: requests come through a proxy")
     assert 'set PRESENCE_TRUSTED_PROXIES="127.0.0.0/8"' in proxy
     assert cookie.startswith("hint: requests carry the cookie sessionid, which no rule")
+    named = sent(*headers, "X-User: ann", address="127.0.0.1")
+    texts, _ = explained({"identity": "user=header:X-User, guest=ip:raw"}, named)
+    assert texts[2:] == [proxy], "a user was found"
     _, steps = explained({"identity": "guest=ip:raw", "trusted_proxies": "127.0.0.0/8"}, proxied)
     assert steps["guest=ip:raw"] == "guest 1.2.3.4"
 
