@@ -124,7 +124,7 @@ class Pipe:
 
     def read(self) -> list[bytes]:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
-        if self.has_ended or not select.select([self._descriptor], [], [], 0)[0]:
+        if not select.select([self._descriptor], [], [], 0)[0]:
             return []
         chunk = os.read(self._descriptor, READ_BYTES)
         self.has_ended = not chunk

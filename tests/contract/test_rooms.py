@@ -79,6 +79,17 @@ def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
     assert room(one, "/t/2") == ["bob"]
 
 
+def test_after_a_loss_a_room_is_without_the_people_of_an_ended_process(
+    start: Start,
+) -> None:
+    ended = start(**RULE)
+    other = start(**RULE, clock=ended.clock)
+    ended.saw("ann", room="/t/1")
+    ended.run(send("DEL", f"{ended.store.all[0].name}:seen"))
+    other.saw("bob", room="/t/1")
+    assert other.presence.count(room="/t/1") == 1
+
+
 def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: Start) -> None:
     worker = start(**RULE)
     worker.saw("ann", "bob", room="/t/1")

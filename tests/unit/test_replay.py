@@ -148,6 +148,7 @@ def test_both_formats_are_read() -> None:
         (b"GET /", b"GET /a\\x3fb", "path", "/a"),  # as the server saw it
         (b"GET /", b"GET /a%3Fb", "path", "/a?b"),
         (b"GET /", b"GET http://host/a?b", "path", "/a"),
+        (b"GET /", b"GET http://host?b", "path", "/"),
         (b"GET /", b"GET http://[/a", "path", "http://[/a"),
         (b"GET /", b"OPTIONS *", "path", "*"),
         (b"GET / HTTP/1.1", b"GET /old", "path", "/old"),
