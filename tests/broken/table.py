@@ -390,7 +390,7 @@ room-of-a-window-ago: A count of a room ends with the window.
 counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 ~ if room is not None:  # without rooms, ==> if True:  # without rooms,
 rooms-of-a-year-ago: Nobody is in a room of before PRESENCE_ROOMS was empty for some time.
-~ redis.call('EXPIRE', key, math.ceil(window + slack)) end ==> redis.call('EXPIRE', key, lifetime) end
+~ EXPIRE', key, math.ceil(window + slack)) end ==> EXPIRE', key, lifetime) end
 room-of-an-evicted-key: A reader of rooms survives a server that evicts their cut.
 ~ if not cut or members == 0 or ==> if members == 0 or
 loss-brings-back-a-room-that-was-left: Who was offline is in no room after a loss of data, either.
