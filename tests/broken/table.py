@@ -17,6 +17,9 @@ PACKAGE = ROOT / "presence_middleware"
 
 TABLE = r"""
 
+= browser/test_board_browser.py::test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another
+widget-of-no-room-counts-one: A widget without a room shows the number of the site.
+~ if (room === undefined) return counts.href; ==> if (false) return counts.href;
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
 markup-in-a-list: The page of the board shows an id as text.
 ~ made.textContent = text; ==> made.innerHTML = text;
