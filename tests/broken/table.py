@@ -48,6 +48,10 @@ widget-counts-for-another-app: A widget shows no number for the room of another 
 - if (!(pathname + "/").startsWith(mount + "/")) return undefined;
 
 = browser/test_pulse_browser.py::test_a_hidden_tab_is_silent_until_it_is_visible
+tab-is-silent-when-it-is-back: A tab that was hidden for long pulses as soon as it is visible.
+- function show() {
+-     used = Date.now();
++ function show() {
 hidden-tab-pulses: A hidden tab is silent.
 ~ (document.hidden || Date.now() - used > $window) return; ==> (Date.now() - used > $window) return;
 = browser/test_pulse_browser.py::test_a_url_of_the_sites_own_takes_the_pulse
