@@ -167,7 +167,7 @@ rooms = listed(
     named=(NAMED_ROOMS,),
 )
 # Nor the {topic} of rooms. A blank before a slash is a comma that is missing.
-_PATH = r"[/*](?:(?!\s+[/*!])[^{}<>])*"
+_PATH = r"[/*](?:(?!\s[\s+!]*[/*])[^{}<>])*"
 paths = listed(_PATH, "paths such as /healthz, /static/*, /logout, or none", none=())
 _EXCLUDE = (
     "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "

@@ -77,6 +77,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"),
             *("!", "*, !", "*, !a", "*, !!/a", "*, !+/a", "none, !/a", "+/a, !b"),
             *("/t/{topic}/poll", "+/t/<topic>", "*, !/t/{topic}", "/a /b", "+/a\n/b", "* !/a"),
+            *("+/a +/b", "*, !/a ! /b"),
         ],
         "paths such as /healthz, /static/*",
     ),
