@@ -369,6 +369,7 @@ class Recorder:
 
         `act` is `Act.LEFT`, or `Act.ERASED` to also delete its last-seen time. Never raises.
         """
+        self._check_process()
         stamp = self.stamp()
         self.people.note(who, stamp, stamp, act)
 

@@ -814,6 +814,10 @@ write-without-deadline: An exit that is out of time starts no round trip.
 ~ query is not None), attempt.deadline ==> query is not None)
 fork-without-hook: A child whose fork called no hook records.
 ~ return getpid() != self._pid or type(self._inline) is not type(threading.Lock()) ==> return False
+departure-is-left-to-the-parent: Whom such a child takes offline first leaves.
+-         self._check_process()
+-         stamp = self.stamp()
++         stamp = self.stamp()
 child-writes-for-its-parent: A forked child does not write what its parent holds.
 ~ return  # a forked child: the parent writes its own sightings ==> pass
 thread-goes-on: Closing a recorder ends its thread.

@@ -24,6 +24,7 @@ from presence_middleware.recorder.recorder import FLUSH_SECONDS
 from presence_middleware.stores import agree, keys, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
+from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, client_of, send, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.commands import run, run_program
@@ -261,6 +262,21 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     wait_until(lambda: recorder.stats().flushed == 3)
     users = ["parent", "early", "bob"]
     assert Presence(site, clock=clock).online_among(users) == users
+
+
+@pytest.mark.parametrize("act", ["leave", "forget"])
+def test_whom_such_a_child_takes_offline_first_leaves(
+    act: str, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = by_header(valkey.url, prefix)
+    recorder = Recorder(site, background=False)
+    with monkeypatch.context() as parent:
+        parent.setattr(worker_module, "getpid", lambda: -1)
+        recorder.reset()
+        visit(recorder, "ann")
+        assert recorder.flush()
+    getattr(WsgiVisit(recorder, {"HTTP_X_USER": "bob"}), act)("ann")
+    assert not Presence(site).is_online("ann")
 
 
 def test_an_exit_of_a_child_writes_nothing(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
