@@ -17,7 +17,7 @@ PACKAGE = ROOT / "presence_middleware"
 
 TABLE = r"""
 
-= browser/test_board_browser.py::test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another
+= browser/test_board_browser.py::test_a_widget_counts_its_room_and_another
 widget-of-no-room-counts-one: A widget without a room shows the number of the site.
 ~ if (room === undefined) return counts.href; ==> if (false) return counts.href;
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
@@ -1309,7 +1309,7 @@ chart-begins-too-early: A chart of a terminal shows the time that was asked for.
 ~ if self.since <= sample.at <= self.until] ==> if True]
 newest-is-beyond-the-chart: A sample of this moment is in the last column of a chart.
 ~ min(width - 1, (sample.at - self.since) // step) ==> (sample.at - self.since) // step
-= unit/test_command.py::test_the_command_names_the_package_that_is_missing
+= unit/test_command.py::test_the_command_names_the_missing_package
 demo-without-its-extra: The command demo names the extra that it needs.
 ~ raise SettingsError("needs pip install 'presence_middleware[demo]'") from error ==> raise
 = unit/test_command.py
@@ -1623,7 +1623,7 @@ pulse-leaves-the-body-open: The body of an app that a pulse runs is closed.
 = unit/test_replay_command.py::test_replay_asks_the_function_that_hides_users
 function-that-hides-reads-no-log: A log is followed with the function that hides users, too.
 ~ or bool(rule.function) or field ==> or ":" in rule.source or field
-= unit/test_replay.py::test_fields_have_the_values_of_the_request
+= unit/test_replay.py::test_fields_are_those_of_requests
 url-without-a-path: A line whose target is a URL without a path is of the first page.
 ~ path = urlsplit(path).path or "/" ==> path = urlsplit(path).path
 = unit/test_replay.py::test_every_minute_matches_a_brute_force_count
@@ -1653,9 +1653,11 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 comma-missing-in-a-chain: A chain whose rules have no comma between them is refused.
 ~ and after[2] in SOURCES ==> and not after[2]
 template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
-~ (?!\s+[/*!])[^{}<>] ==> (?!\s+[/*!]).
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> (?!\s[\s+!]*[/*]).
 comma-missing-between-paths: Paths without a comma between them are refused.
-~ (?!\s+[/*!])[^{}<>] ==> [^{}<>]
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> [^{}<>]
+comma-missing-between-added-paths: Nor are paths with + or ! before them.
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> (?!\s+[/*])[^{}<>]
 framework-path-is-a-room: A path in the syntax of a framework is refused.
 ~ (?:(?!:)[^/{}<>*,\s]+| ==> (?:[^/{}*,\s]+|
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.

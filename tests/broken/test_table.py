@@ -30,5 +30,9 @@ def problem_of(each: Break) -> str:
         return str(error)
     if text == (ROOT / file).read_text("utf-8"):
         return "it changes nothing"
-    missing = [path for path in each.paths if not (ROOT / path.partition("::")[0]).is_file()]
+    missing = [path for path in each.paths if not _is_there(*path.partition("::"))]
     return f"there is no {missing}" if missing else ""
+
+
+def _is_there(file: str, _: str, name: str) -> bool:
+    return f"def {name.partition('[')[0]}" in (ROOT / file).read_text("utf-8")

@@ -165,6 +165,7 @@ def test_who_was_erased_is_in_the_stream_for_five_minutes_at_most(sharded: Follo
 def test_who_is_erased_before_they_were_written_is_never_announced(sharded: FollowedSite) -> None:
     sharded.recorder.record(("user", "ann"), sharded.clock.now)
     sharded.recorder.depart(("user", "ann"), Act.ERASED)
+    assert sharded.recorder.flush()
     assert sharded.keys_with("ann") == set()
     assert sharded.announced() == []
 
