@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from .board import raw_headers
 from .board.asgi import AsgiBoard
 from .connections import Clock
-from .connections.loops import in_thread, is_in_loop
+from .connections.loops import in_thread, is_in_loop, require_asyncio
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
@@ -193,9 +193,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
-            self.recorder.depart(who, Act.LEFT)
-            await in_thread(self.recorder.write_for_reader)
+        await self._depart(id, kind, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -205,8 +203,13 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
-            self.recorder.depart(who, Act.ERASED)
+        await self._depart(id, kind, Act.ERASED)
+
+    async def _depart(self, id: Id | None, kind: str | None, act: Act) -> None:
+        if (who := self.backend.queries.departing(id, kind, act)) is not None:
+            require_asyncio()
+            # Before the thread, because a handler may be cancelled while it waits for one.
+            self.recorder.depart(who, act)
             await in_thread(self.recorder.write_for_reader)
 
 

@@ -144,8 +144,7 @@ handler-takes-offline-later: Whoever a handler takes offline is offline before i
 - self.recorder.depart(who, Act.LEFT)
 -             self.recorder.write_for_reader()
 + self.recorder.depart(who, Act.LEFT)
-handler-forgets-nobody in wsgi.py:
-  A handler that forgets somebody erases the last-seen time.
+handler-forgets-nobody: A handler that forgets somebody erases the last-seen time.
 ~ self.recorder.depart(who, Act.ERASED) ==> self.recorder.depart(who, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
 ~ if settings.is_swept(kind) ==> if kind in settings.events or kind in settings.kinds_with_rooms
@@ -427,12 +426,10 @@ empty-set-keeps-its-writers: A set that was evicted alone is noticed.
 
 = contract/test_round_trips.py
 departure-of-nobody-takes-a-thread: A coroutine that takes nobody offline waits for no thread.
-- if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
--             self.recorder.depart(who, Act.LEFT)
--             await
-+ if (who := await in_thread(self.backend.queries.departing, id, kind, Act.LEFT)):
-+             self.recorder.depart(who, Act.LEFT)
-+             await
+- if (who := self.backend.queries.departing(id, kind, act)) is not None:
+-             require_asyncio()
++ if (who := await in_thread(self.backend.queries.departing, id, kind, act)):
++             require_asyncio()
 writing-handler-counts-its-visitor: A handler that touches somebody does not count its visitor yet.
 ~ backend.driver.run(plan) if is_write else reader.run(plan) ==> run(plan)
 shards-of-different-moments: On a single server, a read of many shards is a snapshot.
@@ -915,9 +912,9 @@ child-waits-for-its-parent: A child reads although its parent used all connectio
 ~ user = loop or (os.getpid(), threading.Lock) ==> user = loop or (0, threading.Lock)
 = redis/test_slow_reads.py::test_a_handler_that_is_cancelled_takes_offline_all_the_same
 departure-waits-for-a-thread: Whoever a handler takes offline leaves also if it is cancelled then.
--             self.recorder.depart(who, Act.LEFT)
+-             self.recorder.depart(who, act)
 -             await in_thread(self.recorder.write_for_reader)
-+             await in_thread(self.recorder.depart, who, Act.LEFT)
++             await in_thread(self.recorder.depart, who, act)
 = redis/test_slow_reads.py::test_a_long_list_may_take_longer
 long-list-in-a-thread-is-cut-off: A long list may take longer, also in a thread.
 ~ return threads.run(plan) ==> return threads.run(plan, deadline)
@@ -1208,6 +1205,11 @@ pattern-is-no-special-path:
 excluded-path-is-not-decoded: A path that is not ASCII can be excluded, over WSGI too.
 ~ matching_paths(special) if "".join(special).isascii() else None ==> matching_paths(special)
 
+= servers/test_processes.py::test_under_trio_async_readers_refuse_and_a_thread_reads_for_them
+refused-departure-happens: Under trio, a departure that is refused does not happen.
+-             require_asyncio()
+-             # Before the thread
++             # Before the thread
 = servers/test_processes.py
 dead-thread-is-not-replaced: A dead thread is replaced at the next wake.
 ~ if self.thread is None or not self.thread.is_alive(): ==> if self.thread is None:
