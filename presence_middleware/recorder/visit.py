@@ -252,9 +252,9 @@ class Visit(StateRequest):
         if self.is_usual:
             who, matcher = recorder.resolver.find(self)
             if who is not None and who != self._noted:
-                self._noted = who
                 inventor = self if matcher.has_quota else None
                 recorder.record(who, self.stamp, self.arrival, SEEN, self.room, inventor)
+                self._noted = who  # not before: after an interrupt, `end` is called again
         elif self.purpose is NO_VISIT:
             # An outer layer may ask who that was.
             self._noted, _ = self._resolve(REFUSES_AT_THE_END)
@@ -293,7 +293,7 @@ class Visit(StateRequest):
         if ruling is None:
             return None
         act, who, matcher = ruling
-        at = self._answered_at
+        at, noted = self._answered_at, self._noted
         if act is not LEFT:
             if who == self._noted:
                 if now - self.stamp < interval:
@@ -302,9 +302,10 @@ class Visit(StateRequest):
             elif self._is_long:
                 # The connection has a new user, who has been here only since the login.
                 self.stamp = self.arrival = now
-            self._noted, at = who, self.stamp
+            at, noted = self.stamp, who
         inventor = self if matcher.has_quota else None
         self.recorder.record(who, at, self.arrival, act, self.room, inventor)
+        self._noted = noted  # not before: after an interrupt, `end` must record
         return who
 
 

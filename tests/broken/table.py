@@ -728,13 +728,26 @@ failed-sample-is-not-retried: A sample that failed is tried again in its minute.
 sighting-at-the-end: A visit counts from its arrival, not from its end.
 ~ who, self.stamp, self.arrival, SEEN ==> who, recorder.stamp(), self.arrival, SEEN
 special-sighting-at-the-end: A visit counts from its arrival, not from its end.
-~ self._noted, at = who, self.stamp ==> self._noted, at = who, now
+~ at, noted = self.stamp, who ==> at, noted = now, who
 = redis/test_outages.py redis/test_slow_reads.py
 long-timeout: A hung server holds up a reader for half a second.
 ~ TIMEOUT = 0.5 ==> TIMEOUT = 5.0
 = redis/test_outages.py security/test_defects.py
 outage-fills-the-log: The log has one warning when an outage starts.
 ~ if is_first: ==> if True:
+= redis/test_outages.py::test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is
+interrupt-loses-a-plain-visit: A request that is interrupted when it ends is a visit.
+- recorder.record(who, self.stamp, self.arrival, SEEN, self.room, inventor)
+-                 self._noted = who
++ self._noted = who
++                 recorder.record(who, self.stamp, self.arrival, SEEN, self.room, inventor)
++                 pass
+interrupt-loses-a-visit-that-asks: A request that is interrupted when it asks is a visit.
+- self.recorder.record(who, at, self.arrival, act, self.room, inventor)
+-         self._noted = noted
++ self._noted = noted
++         self.recorder.record(who, at, self.arrival, act, self.room, inventor)
++         pass
 = redis/test_outages.py::test_a_server_that_is_away_is_asked_once
 look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
 ~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every

@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -21,8 +22,8 @@ from presence_middleware.connections.limits import remaining
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
 from presence_middleware.people import People
-from presence_middleware.recorder import Recorder, writer
-from presence_middleware.request import WsgiRequest
+from presence_middleware.recorder import Recorder, Visit, writer
+from presence_middleware.request import VISIT, WsgiRequest
 from presence_middleware.stores import Act, History, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
@@ -235,6 +236,35 @@ def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(
         places += 1
     assert places > 20
     assert Presence(given).count() == places + 1
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("is_usual", [False, True])
+def test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is(
+    valkey: Server, prefix: str, *, is_usual: bool, asks: bool
+) -> None:
+    given = Settings.from_env(
+        {}, redis_url=valkey.url, prefix=prefix, identity="user=header:X-User"
+    )
+
+    def respond(environ: WSGIEnvironment, _: StartResponse) -> list[bytes]:
+        if asks:
+            environ[VISIT].note()
+        return []
+
+    app, places = PresenceMiddleware(respond, settings=given), 0
+    recorder = app.recorder
+    functions = Visit.end, Recorder.record, People.note, People._enqueue
+    while True:
+        recorder.usual_until = math.inf if is_usual else -math.inf
+        environ = plain_environ(HTTP_X_USER=f"user-{places}")
+        if not is_interrupted(partial(app, environ, Mock()), places, *functions):
+            break
+        places += 1
+    assert places > 5
+    assert recorder.flush()
+    users = [f"user-{place}" for place in range(places + 1)]
+    assert Presence(given).online_among(users) == users
 
 
 def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
