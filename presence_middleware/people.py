@@ -285,8 +285,7 @@ class People(Memory):
         `at` is the moment of the act, and `arrival` that of the request or connection. A sighting
         of a connection that is older than the logout of its user is refused.
         """
-        self.lock.acquire()  # `with` takes twice as long
-        try:
+        with self.lock:  # it takes twice as long, but an interrupt never leaves the lock held
             person = self.recent.get(who) or self.remember(who)
             if act is not SEEN:
                 self._depart(person, act, at)
@@ -321,8 +320,6 @@ class People(Memory):
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival
-        finally:
-            self.lock.release()
 
     def refuse(self, reason: Reason) -> None:
         """Count a sighting that is dropped before it waits."""

@@ -736,6 +736,11 @@ long-timeout: A hung server holds up a reader for half a second.
 outage-fills-the-log: The log has one warning when an outage starts.
 ~ if is_first: ==> if True:
 = redis/test_outages.py::test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is
+interrupt-leaves-the-lock-held: After an interrupt, no visit waits for a lock for ever.
+- with self.lock:  # it takes twice as long, but an interrupt never leaves the lock held
++ self.lock.acquire()
++         with __import__("contextlib").ExitStack() as held:
++             held.callback(self.lock.release)
 interrupt-loses-a-plain-visit: A request that is interrupted when it ends is a visit.
 - recorder.record(who, self.stamp, self.arrival, SEEN, self.room, inventor)
 -                 self._noted = who
