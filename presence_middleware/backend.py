@@ -90,8 +90,9 @@ class Backend:
         key = os.getpid(), kind
         feed = self._feeds.get(key)
         if feed is None:
+            streams = Streams(kind, self.stores[kind], lambda: self.driver)
             feed = Feed(
-                Streams(kind, self.stores[kind], lambda: self.driver),
+                streams,
                 lambda: self.upkeep.run(self.driver),
                 lambda: self.driver.run(self.is_announced(kind)),
             )

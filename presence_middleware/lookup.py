@@ -67,7 +67,8 @@ def presence_of(source: Any) -> Presence | AsyncPresence:
     Raises `NotWrapped` if the middleware has not seen the request, and `QueryError` for another
     `source`.
     """
-    return _entry(source, READER)  # type: ignore[no-any-return]
+    reader: Presence | AsyncPresence = _entry(source, READER)
+    return reader
 
 
 def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Visit:
@@ -76,7 +77,8 @@ def visit_of(source: HasScope | HasEnviron | HasMeta | Mapping[str, Any]) -> Vis
     `source` is a WSGI environ, an ASGI scope, or an object with `.environ` or `.scope`. Raises
     `NotWrapped` if the middleware has not seen the request, and `QueryError` for another `source`.
     """
-    return _entry(source, VISIT)  # type: ignore[no-any-return]
+    visit: Visit = _entry(source, VISIT)
+    return visit
 
 
 def state_of(source: object) -> Mapping[str, Any]:

@@ -141,7 +141,8 @@ class SharedSettings:
         return self._compare(members_with_scores(reply), now)
 
     def _compare(self, members: list[tuple[str, float]], now: float) -> OtherSettings:
-        differing, keep_seconds = dict[str, str](), dict(self._keep_seconds)
+        differing: dict[str, str] = {}
+        keep_seconds = dict(self._keep_seconds)
         for member, moment in members:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
