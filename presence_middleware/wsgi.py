@@ -132,9 +132,7 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.LEFT)) is not None:
-            self.recorder.depart(who, Act.LEFT)
-            self.recorder.write_for_reader()
+        self._depart(id, kind, Act.LEFT)
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
         """Erase `id` at once, or in an outage as soon as Redis answers again.
@@ -144,8 +142,11 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
         store cannot do it.
         """
-        if (who := self.backend.queries.departing(id, kind, Act.ERASED)) is not None:
-            self.recorder.depart(who, Act.ERASED)
+        self._depart(id, kind, Act.ERASED)
+
+    def _depart(self, id: Id | None, kind: str | None, act: Act) -> None:
+        if (who := self.backend.queries.departing(id, kind, act)) is not None:
+            self.recorder.depart(who, act)
             self.recorder.write_for_reader()
 
 

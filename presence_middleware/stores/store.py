@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
+from .agreement import SharedSettings
 from .events import EventStream
 from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
 
@@ -294,7 +295,7 @@ class Store(ABC):
         names = self._timed if self.is_server_time else ()
         # Of processes that have ended. One that is idle and has a longer window would else notice a
         # loss, and write again whoever left since.
-        silent_since = now - max(self.window, 60 * keys.MINUTE) - 2 * keys.SLACK
+        silent_since = now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 * keys.SLACK
         *pages, _, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),

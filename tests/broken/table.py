@@ -141,11 +141,11 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 
 = contract/test_departures.py
 handler-takes-offline-later: Whoever a handler takes offline is offline before it answers.
-- self.recorder.depart(who, Act.LEFT)
+- self.recorder.depart(who, act)
 -             self.recorder.write_for_reader()
-+ self.recorder.depart(who, Act.LEFT)
-handler-forgets-nobody: A handler that forgets somebody erases the last-seen time.
-~ self.recorder.depart(who, Act.ERASED) ==> self.recorder.depart(who, Act.LEFT)
++ self.recorder.depart(who, act)
+handler-forgets-nobody in wsgi.py: A handler that forgets somebody erases the last-seen time.
+~ self._depart(id, kind, Act.ERASED) ==> self._depart(id, kind, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
 ~ if settings.is_swept(kind) ==> if kind in settings.events or kind in settings.kinds_with_rooms
 departure-by-a-reader-is-forgotten: Whoever a reader took offline stays so after a loss of data.
@@ -689,7 +689,7 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 
 = redis/test_outages.py
 shorter-window-looks-like-a-loss: A process with a shorter window makes no idle one notice a loss.
-~ now - max(self.window, 60 * keys.MINUTE) - 2 ==> now - self.window - 2
+~ now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 ==> now - self.window - 2
 store-of-another-kind-differs: If kinds differ, no process is told to set the store of a kind.
 ~ self._settings.get(name, value) != value ==> self._settings.get(name, "") != value
 reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.

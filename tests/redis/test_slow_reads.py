@@ -378,7 +378,7 @@ def test_a_handler_that_is_cancelled_takes_offline_all_the_same(
         assert recorder.flush()
         busy = [asyncio.create_task(in_thread(is_done.wait)) for _ in range(limits.CONNECTIONS)]
         leaving = asyncio.create_task(visit.leave("ann"))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         leaving.cancel()  # it waits for a thread
         await asyncio.wait([leaving])
         is_done.set()
