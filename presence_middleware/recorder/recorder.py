@@ -274,7 +274,7 @@ class Recorder:
             if now >= self.people.period_ends:
                 self.guests.turn(now)
             if is_written:
-                self.hints.check(now, self.backend.writing_driver)
+                self.hints.check(now, self.backend.writing_driver, self.people.dropped["full"])
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True

@@ -59,6 +59,8 @@ HINTS = {
     "django": "the settings of Django contain {}, which is read from the environment only: write "
     "os.environ[…] = … there, or set it for the process",
     "full": "kind {} is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is {}",
+    "pending": "more than {} people waited for a write at once and others were not recorded: raise "
+    "PRESENCE_MAX_PENDING",
     "clean-up": "stale entries cannot be removed, so keys keep growing ({}): grant the Redis user "
     "of PRESENCE_REDIS_URL this permission",
     "upkeep": "stale entries may stay, the history may have gaps and leaves may not be announced "
@@ -259,11 +261,14 @@ class SetupHints:
         if full:
             self.warn("full", kind, self._settings.max_members)
 
-    def check(self, now: float, driver: Driver) -> None:
+    def check(self, now: float, driver: Driver, full: int = 0) -> None:
         """Log the mistakes that enough visits showed by `now`, by the recorder's clock.
 
-        The first call also asks the server for its eviction policy. Never raises.
+        `full` is the number of sightings that were dropped because too many waited. The first call
+        also asks the server for its eviction policy. Never raises.
         """
+        if full:
+            self.warn("pending", str(self._settings.max_pending))
         has_users = not self._mistakes.users.isdisjoint(self._written)
         for mistake, first, visits in list(self._seen.values()):
             enough = EVIDENCE[mistake.hint]

@@ -1619,6 +1619,9 @@ policy-is-asked-at-each-write: A process asks the server for its eviction policy
 = unit/test_notices.py::test_each_kind_that_is_full_is_reported
 one-full-kind-is-reported: Each kind that is full is reported.
 ~ kind, self._settings.max_members ==> kind, self._settings.max_members, topic="full"
+= unit/test_notices.py::test_a_crowd_of_which_a_process_cannot_hold_all_is_reported_once
+crowd-is-dropped-in-silence: A site learns that a process cannot hold all who come at once.
+~ self.warn("pending", str(self._settings.max_pending)) ==> pass
 
 = unit/test_paste.py
 first-filter-is-blamed: An error names the section of a Paste file with the wrong setting.

@@ -472,3 +472,14 @@ def test_each_kind_that_is_full_is_reported(site: Open) -> None:
     one.ask(*(over_wsgi(x_staff=f"{VALUE}{number}") for number in range(3)))
     text = "is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is 2"
     assert one.said == [f"kind user {text}", f"kind staff {text}"]
+
+
+def test_a_crowd_of_which_a_process_cannot_hold_all_is_reported_once(site: Open) -> None:
+    one = site(max_pending=2)
+    one.ask(*(over_wsgi(user=f"{VALUE}{number}") for number in range(2)))
+    assert one.said == []
+    for _ in range(2):
+        one.ask(*(over_wsgi(user=f"{VALUE}{number}") for number in range(3)))
+        (text,) = one.said
+        assert text.startswith("more than 2 people waited")
+        assert text.endswith("raise PRESENCE_MAX_PENDING")
