@@ -92,12 +92,16 @@ def examine(backend: Backend) -> Iterator[Finding]:
             ours.append(_capacity(kind, store, settings, now))
         if kind in settings.events:
             ours.append(_events(kind, backend))
+    found = list[Finding]()
     for name, asked, question in [*questions, *(("", driver, each) for each in ours)]:
         try:
             finding = asked.run(question)
         except PresenceError as error:
             finding = Finding(False, str(error))
-        yield finding._replace(what=name + finding.what)
+        finding = finding._replace(what=name + finding.what)
+        if finding not in found:  # a refusal may stop several checks
+            found.append(finding)
+            yield finding
 
 
 def version() -> Plan[Finding]:
