@@ -98,8 +98,7 @@ class _Runner:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             except Exception as error:
-                failure = plan_error(error, replies)
-                raise failure from failure.__cause__
+                raise plan_error(error, replies)  # noqa: B904 - it has its cause
             began, outer = time.monotonic(), DEADLINE.get()
             try:
                 DEADLINE.set(min(outer, began + seconds_left))  # an earlier one stays in force
@@ -123,7 +122,10 @@ class _Runner:
             if isinstance(failure, PresenceUnavailable) and not is_busy:
                 await self._lost_connection(client)
             # The error of a server may contain ids.
-            raise failure from (None if is_server_error(error) else error)
+            try:
+                raise failure from (None if is_server_error(error) else error)
+            finally:
+                del failure  # in a cycle with this frame, it would keep the request
         # A server that refused a command may be no longer the primary.
         if batch.is_tolerant and RedisRefused in map(type, replies):
             await self._lost_connection(client)

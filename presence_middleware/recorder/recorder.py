@@ -20,7 +20,6 @@ from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..connections.clients import import_library
 from ..connections.health import RedisHealth, jitter
-from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
@@ -355,13 +354,11 @@ class Recorder:
         """
         self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
-        if attempt.query is None:
-            if isinstance(attempt.answer, Exception):
-                raise attempt.answer
-            return attempt
-        failure = attempt.failure
-        if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
-            raise failure
+        if error := attempt.error():
+            try:
+                raise error.with_traceback(None)
+            finally:
+                del attempt, error  # in a cycle with this frame, they would keep the request
         return attempt
 
     def depart(self, who: Who, act: Act) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from ..backend import Backend
 from ..connections.drivers import Driver
 from ..connections.server import TRUSTED, ServerClock
-from ..errors import PresenceUnavailable, QueryError
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.resolver import IdentityResolver
 from ..people import People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
@@ -51,6 +51,13 @@ class Attempt:
     """True if nothing is left of what waited at the beginning."""
     failure: Exception | None = None
     """The last error. None also if a target was avoided."""
+
+    def error(self) -> Exception | None:
+        """Return the error that the reader gets: of the query, or of an outage before it."""
+        if self.query is None:
+            return self.answer if isinstance(self.answer, Exception) else None
+        is_outage = isinstance(self.failure, PresenceUnavailable)
+        return self.failure if is_outage and not isinstance(self.failure, RedisRefused) else None
 
 
 @dataclass
