@@ -22,6 +22,7 @@ from .stores import STORES
 PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
 LAG_SECONDS = 3.0
+MOST_BY_MINUTE = 366 * parsers.DAY  # a server cannot count more minutes before its timeout
 
 
 def _setting(parse: Callable[[object], Any], default: str = "", *, secret: bool = False) -> Any:
@@ -259,6 +260,13 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
         yield (
             f"{called['flush_interval']}={interval}: expected at most a third of "
             f"{called['window']} ({longest}), or users flicker between two writes"
+        )
+    by_minute = [kind for kind in settings.kinds if settings.store_of(kind) != "sorted-set"]
+    if by_minute and settings.window > MOST_BY_MINUTE:
+        yield (
+            f"{called['window']}={parsers.format_duration(settings.window)}: expected at most "
+            f"{parsers.format_duration(MOST_BY_MINUTE)} for a store with a key for each minute; or "
+            f"set {called['store']} to {', '.join(f'{kind}=sorted-set' for kind in by_minute)}"
         )
     if settings.pulse_path and settings.pulse_path == settings.board_path:
         yield (

@@ -1672,6 +1672,10 @@ navigation-stays-in-the-room: A navigation to a page in no room leaves the room.
 ~ if number or request.header("sec-fetch-mode") == "navigate": ==> if number:
 
 = unit/test_settings.py
+window-of-years-by-minute: A window that no server can count by minutes is refused.
+~ if by_minute and settings.window > MOST_BY_MINUTE: ==> if False:
+window-of-years-is-refused: A window of sorted sets may last for years.
+~ if by_minute and settings.window > MOST_BY_MINUTE: ==> if settings.window > MOST_BY_MINUTE:
 comma-missing-in-a-chain: A chain whose rules have no comma between them is refused.
 ~ and after[2] in SOURCES ==> and not after[2]
 template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.

@@ -250,6 +250,11 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"flush_interval": "201s"}, ("PRESENCE_FLUSH_INTERVAL", THIRD)),
     ({"flush_interval": "1m", "window": "1m"}, (THIRD,)),
     ({"window": "2s"}, (THIRD,)),
+    ({"window": "367d"}, ("PRESENCE_WINDOW=367d: expected at most 366d", "to bot=sorted-set")),
+    (
+        {"window": "367d", "store": "minute-sets", "bots": "off"},
+        ("or set PRESENCE_STORE to user=sorted-set, guest=sorted-set",),
+    ),
     *(
         ({"rooms": "/t/{topic}", "bots": "off", "store": store}, (NO_ROOMS,))
         for store in ("hyperloglog", "user=hyperloglog, guest=minute-sets")
@@ -292,6 +297,8 @@ ACCEPTED: list[dict[str, str]] = [
     {"identity": "user=header:X-User:raw:checked, member=a.b:c:checked, guest=ip:raw"},
     {"identity": "user=basic, a=signed:id@c:s:raw, b=bearer:a.b@c", SIGNED: LONG},
     {"identity": "user=environ:http_version"},
+    {"window": "366d"},
+    {"window": "367d", "store": "bot=sorted-set"},
     {"identity": "user=environ:HTTP_X_USER"},
     {"identity": "user=scope:_private.id"},
     {"identity": "user=auth, user=auth:username, guest=ip, guest=visitor", "secret": SECRET},
