@@ -85,10 +85,10 @@ def state_of(source: object) -> Mapping[str, Any]:
     """Return the environ or scope of a request, which need not have passed the middleware.
 
     `source` is one of both, or an object with `.environ` or `.scope`, or with the `.env` of Falcon
-    under WSGI, the `.wsgi_environ` of CherryPy or the `.asgi_scope` of Microdot. Raises
-    `QueryError` for another.
+    under WSGI, the `.wsgi_environ` of CherryPy, the `.asgi_scope` of Microdot or the `._scope` of
+    Emmett. Raises `QueryError` for another.
     """
-    names = ("scope", "environ", "env", "wsgi_environ", "asgi_scope")
+    names = ("scope", "environ", "env", "wsgi_environ", "asgi_scope", "_scope")
     for state in (*(attribute(source, name) for name in names), source):
         if isinstance(state, Mapping):
             return state

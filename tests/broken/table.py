@@ -1466,7 +1466,9 @@ cherrypy-request-is-none: `presence_of` takes a request of CherryPy.
 muffin-request-raises: `presence_of` takes a request that shows the keys of its scope as attributes.
 ~ except (NotImplementedError, KeyError): ==> except NotImplementedError:
 microdot-request-is-none: `presence_of` takes a request of Microdot.
-~ "wsgi_environ", "asgi_scope") ==> "wsgi_environ")
+~ "wsgi_environ", "asgi_scope", ==> "wsgi_environ",
+emmett-request-is-none: `presence_of` takes a request of Emmett.
+~ "asgi_scope", "_scope") ==> "asgi_scope")
 flask-login-without-a-session-is-lost: A user whom Flask-Login loads from the request counts.
 ~ vars(self._loaded).get("_login_user") ==> None
 session-id-is-a-user: The `id` of a session is no user.

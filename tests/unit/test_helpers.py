@@ -107,6 +107,7 @@ def sources(environ: WSGIEnvironment, scope: dict[str, Any]) -> dict[str, list[A
             *(scope, SimpleNamespace(scope=scope), consumer, ASGIRequest(scope, None)),
             *(HTTPConnection(scope), Request(scope), MuffinRequest(scope)),
             SimpleNamespace(asgi_scope=scope),  # of Microdot
+            SimpleNamespace(_scope=scope),  # of Emmett
             WebSocket({**scope, "type": "websocket"}, never, never),
         ],
     }
