@@ -185,7 +185,8 @@ def exit_on_signals(signals: Sequence[signal.Signals] = _SIGNALS) -> None:
         # A second signal must not interrupt the restoring of the terminal, nor the end of Python,
         # which resets the handlers. While it is blocked in this thread, another thread may receive
         # it. It is not set to SIG_IGN, because Python reports a signal that it received before.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for each in _SIGNALS:
             signal.signal(each, lambda *_: None)
         sys.exit(0 if signum == signal.SIGINT else 128 + signum)

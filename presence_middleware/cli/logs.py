@@ -172,6 +172,8 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     settings = context.site_settings()
     if not settings.enabled:
         raise SettingsError("PRESENCE_ENABLED=0: follow would record nothing")
+    if not hasattr(os, "pread"):  # Windows
+        raise SettingsError("follow needs Linux or macOS; replay reads whole logs on any system")
     if not board:
         context.joining(settings)  # nobody could read memory://
     elif not settings.board_path:

@@ -1332,6 +1332,10 @@ newest-is-beyond-the-chart: A sample of this moment is in the last column of a c
 demo-without-its-extra: The command demo names the extra that it needs.
 ~ raise SettingsError("needs pip install 'presence_middleware[demo]'") from error ==> raise
 = unit/test_command.py
+follow-breaks-on-windows: The command follow says that it needs another system than Windows.
+~ if not hasattr(os, "pread"): ==> if False:
+ctrl-c-breaks-on-windows: On Windows, Ctrl-C ends a command without a traceback.
+~ if hasattr(signal, "pthread_sigmask"): ==> if True:
 site-files-replace-modules: No file of the working directory replaces a module that is installed.
 ~ sys.path.append("") ==> sys.path.insert(0, "")
 site-functions-are-not-found: A command finds the site's functions in the working directory.

@@ -49,6 +49,25 @@ def test_the_command_names_the_missing_package(missing: str, status: int, text: 
     assert text in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "status", "text"),
+    [
+        (f"import os; del os.pread; {MAIN}", 2, "Error: follow needs Linux or macOS"),
+        (
+            "import signal; del signal.pthread_sigmask; from presence_middleware.cli import context"
+            "; context.exit_on_signals(); signal.raise_signal(signal.SIGINT)",
+            0,
+            "",
+        ),
+    ],
+)
+def test_no_command_ends_with_a_traceback_on_windows(program: str, status: int, text: str) -> None:
+    ended = run_program(program, "follow", __file__)
+    assert ended.returncode == status
+    assert ended.stderr.startswith(text)
+    assert "Traceback" not in ended.stderr
+
+
 def test_functions_of_the_site_are_found_in_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "shop_presence.py").write_text("def user(request):\n    return 'ann'\n")
     for installed in ("click", "crawleruseragents"):
