@@ -4,7 +4,6 @@ A backend is built once from the settings. The recorder, readers, board, metrics
 it.
 """
 
-import math
 import os
 from functools import cache, cached_property
 from typing import Any
@@ -127,7 +126,7 @@ class Backend:
             }
         store = STORES[settings.store_of(kind)]
         keep_seconds = settings.keep_seconds(kind)
-        max_members = math.ceil(settings.max_members / settings.shards)
+        max_members = max(1, settings.max_members // settings.shards)
         shards: list[Store] = [
             store(prefix, kind, settings.window, keep_seconds, max_members, **given)
             for prefix in prefixes

@@ -74,6 +74,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
 = contract/test_caps.py
+shards-hold-more-than-the-limit: All shards together hold no more than the limit.
+~ settings.max_members // settings.shards) ==> -(-settings.max_members // settings.shards))
 first-networks-share-a-counter: In a flood of networks, the first keep the counter of their quota.
 ~ network in self._current or len(self._current) < COUNTED ==> len(self._current) < COUNTED
 limit-of-each-half-hour: A kind in minute sets of a long window has no more members than its cap.

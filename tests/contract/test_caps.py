@@ -42,6 +42,13 @@ def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_onc
     assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1200")
 
 
+def test_all_shards_together_hold_no_more_than_the_limit(prefix: str) -> None:
+    given = timed_site.settings(f"memory://{prefix}", prefix, shards=3, max_members=11)
+    with timed_site.opened(given) as site:
+        site.saw(*(f"u{n}" for n in range(100)))
+        assert site.presence.count() == 9
+
+
 def test_minute_sets_of_a_long_window_hold_no_more_than_the_limit(start: Start) -> None:
     """Only some of its minutes are searched, and each has its share."""
     one = start(store="minute-sets", window="2h", max_members=40)
