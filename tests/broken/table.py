@@ -225,6 +225,8 @@ quiet-pipe-blocks: A quiet pipe delays neither other logs nor what waits to be w
 burst-of-lines-is-dropped: A burst of lines is written before too many people wait.
 ~ if time.monotonic() < self._due and not is_nearly_full: ==> if time.monotonic() < self._due:
 = contract/test_followed_logs.py
+json-of-parts-is-unreadable: A line of JSON may have the method and the path apart.
+~ elif request is not None: ==> else:
 rest-of-a-renamed-log: A renamed log is read to its end, however long that takes.
 ~ if not lines: ==> if True:
 truncated-log-goes-on: A log that was truncated and has grown since is read from its beginning.
@@ -1620,6 +1622,12 @@ every-request-is-inspected: Few requests are inspected.
 ~ self.look_at = max(self.look_at, arrival - most + 1) + 1 ==> self.look_at = arrival
 users-who-share-an-id-come-at-once: An id that all have is noticed however fast they come.
 ~ INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS ==> INSPECTED_REQUESTS
+logouts-count-as-visits: A logout that shows no user is no visit of a guest.
+-                 yield Mistake(hint, named)
+-             return
++                 yield Mistake(hint, named)
+session-hides-a-login: A session that no rule reads hides no login cookie.
+~ or (self._asks_session and request.session is not None) ==> or request.session is not None
 = unit/test_notices.py::test_a_server_that_may_evict_keys_is_reported_once
 policy-is-asked-at-each-write: A process asks the server for its eviction policy once.
 ~ self.has_asked_server = True ==> pass

@@ -299,6 +299,7 @@ NGINX = {
     "http_referer": "http://from.example/",
     "http_user_agent": "Firefox",
 }
+APART = {**NGINX, "request": None, "request_method": "GET", "request_uri": "/caf%C3%A9?a=1"}
 FOUND = {"address": "192.0.2.7", "method": "GET", "path": "/café"}
 FOUND |= {"user": "éve 愛", "user_agent": "Firefox"}
 TIMES = ["2026-01-05T12:00:30Z", "2026-01-05T13:00:30+01:00", 1767614430520, "1767614430.123"]
@@ -306,6 +307,7 @@ WITHOUT_HEADERS: list[Any] = [None, {}, {"Accept": [], "User-Agent": None}]
 JSON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (CADDY, {}),
     (NGINX, {}),
+    (APART, {}),
     *(({**CADDY, "ts": time}, {}) for time in TIMES),
     # Some servers write é as it is, others as \\u00e9.
     *(({**CADDY, "user_id": user}, {"user": user}) for user in ("éve", "ÿ", "愛")),
@@ -354,6 +356,7 @@ WRONG_TIMES: list[Any] = [
         json.dumps({**CADDY, "request": {"headers": {"User-Agent": [], "X": 7}}}),
         json.dumps({**NGINX, "request": "-"}),
         json.dumps({**NGINX, "remote_addr": 7}),
+        *(json.dumps({**APART, name: ""}) for name in ("request_method", "request_uri")),
     ],
 )
 def test_other_json_is_unreadable(text: str) -> None:

@@ -166,6 +166,10 @@ MISTAKES: list[Mistake] = [
     ("user=auth", {"cookie": f"sessionid={VALUE}"}, f"sessionid{UNREAD}", DJANGO, "Django"),
     (MINE, {"cookie": "auth_tkt=x"}, UNREAD, chain(f"user=auth-tkt, {MINE}"), "Pyramid"),
     ("user=auth", BEARER, f"a bearer token{UNREAD}", BY_TOKEN, "a JWT"),
+    (
+        *("user=header:X-User", {"session": {"csrf": "x"}, **SESSION}, f"session{UNREAD}"),
+        *(chain(f"{FLASK}_user_id, user=header:X-User"), "Flask"),
+    ),
     (f"{FLASK}user", flask_cookie("another", user=VALUE), "another secret", CHECK_SECRET, ""),
     (f"{FLASK}user@session", USUAL, 'no key "user"; it', chain(f"{FLASK}_user_id@session"), ""),
     ("user=bearer:user", NESTED, "the key", chain("user=bearer:user.email"), ""),
@@ -390,6 +394,7 @@ RIGHT: list[tuple[str, float, Iterable[Sent]]] = [
     *((f"user=auth, guest={source}", 1, FROM_HERE) for source in ("visitor", "cookie:sid")),
     (BY_HEADER, 1, [over_wsgi(user_agent="curl/8")] * 2 * VISITS),
     *((BY_HEADER, 1, [WsgiRequest({**HIDDEN, **each})] * 2 * VISITS) for each in NO_VISITS),
+    (BY_HEADER, 1, [WsgiRequest({**over_wsgi().state, "PATH_INFO": "/logout"})] * 2 * VISITS),
 ]
 
 
@@ -397,7 +402,7 @@ RIGHT: list[tuple[str, float, Iterable[Sent]]] = [
 def test_what_is_right_is_not_reported(
     identity: str, pause: float, requests: Iterable[Sent], site: Open
 ) -> None:
-    one = site(identity)
+    one = site(identity, logout="/logout")
     one.ask(*requests, pause=pause)
     one.clock.now += 2 * SECONDS
     assert one.said == []
