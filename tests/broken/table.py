@@ -20,6 +20,8 @@ TABLE = r"""
 = browser/test_board_browser.py::test_a_widget_counts_its_room_and_another
 widget-of-no-room-counts-one: A widget without a room shows the number of the site.
 ~ if (room === undefined) return counts.href; ==> if (false) return counts.href;
+widget-keeps-what-it-showed: A widget for the page's room is empty on a page without a room.
+~ else if (place.dataset.room !== undefined) ==> else if (false)
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
 markup-in-a-list: The page of the board shows an id as text.
 ~ made.textContent = text; ==> made.innerHTML = text;
