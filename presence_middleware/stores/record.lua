@@ -81,8 +81,7 @@ if #ids > 0 then
       if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id), moment)
         and not has_left(id, moment) and later(time, moment) + 0 > later(cut, offline_before) + 0 then
         redis.call('ZADD', moves, moment, id)
-        redis.call('ZREM', rooms, id)
-        if number ~= '0' then redis.call('ZADD', rooms, number, id) end
+        if number == '0' then redis.call('ZREM', rooms, id) else redis.call('ZADD', rooms, number, id) end
       end
     end
     if redis.call('ZADD', seen, 'GT', unpack(words)) > 0 and redis.call('EXISTS', gone) == 1 then
