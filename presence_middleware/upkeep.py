@@ -16,8 +16,9 @@ from .connections.health import jitter
 from .connections.server import ServerClock
 from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
-from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
+from .stores import History, Lease, Plan, Shards, Store, keys, merge_plans, run_all
 
+MOST_LEASE = 120.0  # seconds
 LEASE_MARGIN = 6.0  # that the lease outlives the moment at which its holder looks again
 UNHURRIED_SECONDS = 20.0  # between two looks at the lease, of a process that follows no events
 LOOK_EVERY = 60.0  # seconds at most between two looks of the holder
@@ -130,7 +131,7 @@ class Upkeep:
         )
         self._stores, self._history, self._window = stores, history, settings.window
         self._sample_at = -math.inf
-        self._lease = UpkeepLease(settings.prefix)
+        self._lease = Lease(keys.upkeep(settings.prefix), MOST_LEASE)
         self._look_at = self._made_room_at = -math.inf
         self._generation = -1
 
@@ -145,7 +146,7 @@ class Upkeep:
         stops no other.
         """
         if self._lease.pid != getpid():
-            self._lease, self._look_at = UpkeepLease(self._lease.prefix), -math.inf
+            self._lease, self._look_at = Lease(self._lease.key, MOST_LEASE), -math.inf
         stamp, health, lock = self._clock.stamp(), driver.health, self._lease.lock
         # After a lost connection, another server may answer.
         is_due = _is_due(self._look_at, stamp) or self._generation != health.generation

@@ -13,20 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from secrets import token_hex
 from weakref import WeakSet, ref
 
 from ..connections.loops import is_server_stopping
 from ..errors import PresenceError, PresenceUnavailable
 from ..logs import warn
-from ..stores import keys
-from ..stores.events import take_lease
+from ..stores import Batch, Lease, Plan, agree, keys
 from .streams import Event, Page, Positions, Streams, cursor_of
 
 READ_EVERY = 1.0  # seconds
 CHECK_EVERY = 25.0  # seconds between two looks at the settings of others: they are fresh for 30
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
+NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two reports
 
@@ -64,41 +63,35 @@ class Outage:
         self.since = self.report = None
 
 
-class NameLease:
+class NameLease(Lease):
     """The lease of a name, for one iterator. The thread of the feed renews it.
 
     The iterators of all processes that use a name share it. An event counts as handled when its
-    iterator is asked for the next one.
+    iterator is asked for the next one. Beside the lease is stored up to which place events have
+    been handled, so that another process goes on from there.
     """
 
     def __init__(self, streams: Streams, name: str) -> None:
         """Create the lease of a name for the events of `streams`. It is not held yet."""
+        super().__init__(keys.reader(streams.prefix, streams.kind, name), LEASE_SECONDS)
         self.outage = Outage()
         self.released = threading.Event()
         """Set when the lease has been given up, after the iterator was closed."""
-        self._streams, self._key = streams, keys.reader(streams.prefix, streams.kind, name)
-        # Identifies this iterator in the lease.
-        self._who = token_hex(8)
+        self._streams = streams
         self.start = ""
-        """Where the name begins if it is not known yet: the cursor of when this was created.
+        """Where the name begins if Redis does not know it: the cursor of when this was created.
 
-        Empty until the lease is asked for."""
+        After the lease was lost, that of what was handled. Empty until the lease is asked for."""
         self._created_at = time.monotonic()
-        self._held_until = 0.0
+        # Up to where events were handled; empty if another reader had the lease lately.
         self._handled = ""
         # The cursor of the event that the iterator returned last.
         self._in_hand = ""
         self._begin: Positions | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this process holds the lease: another may take it once it was not renewed."""
-        return time.monotonic() < self._held_until
 
     def begin(self) -> Positions | None:
         """Return where the iterator has to go on, once after the lease was taken; else None."""
-        with self._lock:
+        with self.lock:
             begin, self._begin = self._begin, None
             return begin
 
@@ -108,9 +101,9 @@ class NameLease:
         Everything up to `end` is handled then, also events of other ids. Return None if the lease
         was not renewed in time.
         """
-        with self._lock:
+        with self.lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
-            if self._begin is not None or not self.is_held:
+            if self._begin is not None or not (self._handled and self.is_held):
                 return None
             for event in queue:
                 self._in_hand = event.cursor
@@ -118,39 +111,48 @@ class NameLease:
             self._handled = cursor_of(end) if end else self._handled
             return ()
 
-    def renew(self) -> bool:
+    def hold(self) -> bool:
         """Take or renew the lease; return True if the iterator has to be woken.
 
         A failure is reported to the iterator if it lasts.
         """
-        streams, asked_at = self._streams, time.monotonic()
+        streams, was_held = self._streams, self.is_held
         try:
             if not self.start:
                 self.start = cursor_of(streams.positions(self._created_at))
-            handled = self._handled
-            start = handled or self.start  # a server that lost its data knows no name
-            held = streams.run(take_lease(self._key, self._who, LEASE_SECONDS, handled, start))
+            place = streams.run(self._hold())
         except Exception as failure:
             return self.outage.note(failure)
         self.outage.end()
-        with self._lock:
-            if held is None:
-                self._held_until, self._handled, self._in_hand = 0.0, "", ""
-                return False
-            # Since it ran out, the iterator waits.
-            needs_waking = not self.is_held
-            # A server that lost its data gave the lease anew, but nobody else had it meanwhile.
-            if not self._handled or not (held.is_renewed or held.place == handled):
-                self._begin, self._in_hand = streams.resume(held.place), ""
+        with self.lock:
+            is_taken = bool(place) and not self._handled
+            if is_taken:
+                self._begin = streams.resume(place)
                 self._handled = cursor_of(self._begin)
-                needs_waking = True
-            self._held_until = asked_at + LEASE_SECONDS
-        return needs_waking
+        # Since it ran out, the iterator waits.
+        return is_taken or (bool(place) and not was_held)
 
-    def give_up(self) -> None:
+    def _hold(self) -> Plan[str]:
+        """Take or renew the lease; return the place that is stored, empty if another holds it."""
+        handled, place = self._handled, keys.handled(self.key)
+        if handled:
+            yield from self.renew(LEASE_SECONDS)
+            if self.is_held:
+                yield Batch((("SET", place, handled, "EX", NAME_SECONDS),))
+                return handled
+            with self.lock:
+                self.start, self._handled, self._in_hand = handled, "", ""
+        if (yield from self.take(LEASE_SECONDS)):
+            return ""
+        # A server that lost its data has no place.
+        return (yield from agree(place, self.start, NAME_SECONDS))
+
+    def end(self) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
         with suppress(PresenceError):
-            self._streams.run(take_lease(self._key, self._who, 0, self._handled, ""))
+            if self._handled:
+                self._streams.run(self._hold())
+            self._streams.run(self.give_up())
         self.released.set()
 
 
@@ -246,7 +248,7 @@ class Feed:
             if is_due and not self._read():
                 read_at = now + READ_EVERY
             # A new name asks for its lease at once, but causes no read.
-            renewed = [each.renew() for each in leases if is_due or not each.start]
+            renewed = [each.hold() for each in leases if is_due or not each.start]
             del leases  # those of iterators that nobody uses are forgotten
             if any(renewed):
                 self._wake()
@@ -255,7 +257,7 @@ class Feed:
                 if lease is not None:
                     with self._lock:
                         self._leases.discard(lease)
-                    lease.give_up()
+                    lease.end()
 
     def _read(self) -> bool:
         """Read what is new; return whether there may be more."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .agreement import UpkeepLease, agree
+from .agreement import Lease, agree
 from .events import Position
 from .history import History, Sample
 from .minutes import HyperLogLog, MinuteSets
@@ -26,6 +26,7 @@ __all__ = [
     "Command",
     "Departure",
     "History",
+    "Lease",
     "Plan",
     "Position",
     "Sample",
@@ -33,7 +34,6 @@ __all__ = [
     "Shards",
     "Sighting",
     "Store",
-    "UpkeepLease",
     "Write",
     "agree",
     "merge_plans",

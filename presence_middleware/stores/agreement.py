@@ -154,27 +154,24 @@ class SharedSettings:
         return OtherSettings(differing, keep_seconds)
 
 
-class UpkeepLease:
-    """The lease of the process that does the upkeep of its site. A forked child needs its own.
+class Lease:
+    """The lease of whoever does some work, such as the upkeep. A forked child needs its own.
 
     It is no lock: two holders do no harm, because all work that it is for may be done twice. So
-    plain commands are enough, and a process that finds another name in the key steps down.
+    plain commands are enough, and a holder that finds another name in the key steps down.
     """
 
-    MOST_SECONDS = 120.0
-    """No lease is longer."""
-
-    def __init__(self, prefix: str) -> None:
-        """Create the lease of a site. `prefix` is `PRESENCE_PREFIX`."""
-        self.key, self.prefix = keys.upkeep(prefix), prefix
+    def __init__(self, key: str, most_seconds: float) -> None:
+        """Create a lease in `key` that is not held yet. None is longer than `most_seconds`."""
+        self.key, self._most_seconds = key, most_seconds
         self.pid, self.lock = getpid(), threading.Lock()
-        """The process, and the lock of its thread that does the upkeep."""
+        """The process, and a lock of its thread that does the work."""
         self._who = secrets.token_hex(8)
         self._ends_at = -math.inf  # by `time.monotonic`: the clock of tests may stop
 
     @property
     def is_held(self) -> bool:
-        """True if this process holds the lease, as far as it knows."""
+        """True if the lease is held, as far as this process knows."""
         return time.monotonic() < self._ends_at
 
     def take(self, seconds: float) -> Plan[float]:
@@ -183,18 +180,19 @@ class UpkeepLease:
         Return 0.0 if this process holds it now, or else after how many seconds it may be free.
         """
         if self._ends_at > -math.inf:
-            # The key may still have the name of this process, which could not be sure of that.
+            # The key may still have the name of this lease: its process could not be sure of that.
             yield from self.renew(seconds)
             if self.is_held:
                 return 0.0
         ends_at = time.monotonic() + seconds
         (left,) = yield Batch((("PTTL", self.key),))
         # A lease that lasts longer than any was taken before the server's clock was set back.
-        is_stale = left > 1000 * self.MOST_SECONDS
+        is_stale = left > 1000 * self._most_seconds
         if left > 0 and not is_stale:
             return float(left) / 1000
         milliseconds = math.ceil(seconds * 1000)
         take = ("SET", self.key, self._who, "PX", milliseconds, *(() if is_stale else ("NX",)))
+        self._ends_at = time.monotonic()  # the reply may get lost
         (is_taken,) = yield Batch((take,))
         if not is_taken:
             return seconds

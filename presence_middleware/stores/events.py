@@ -2,10 +2,6 @@
 
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
 missed: entries that were trimmed, or that a server lost. `presence.lua` describes an entry.
-
-Of those who read events under a name, one at a time holds a lease. Beside it is stored up to which
-place events have been handled, so that another process goes on from there. Two holders would handle
-some events twice, which may happen anyway, so plain commands are enough.
 """
 
 import json
@@ -15,12 +11,11 @@ from typing import Any, NamedTuple
 
 from ..logs import warn
 from . import keys
-from .plan import Batch, Command, Plan, decoded, score
+from .plan import Batch, Plan, decoded, score
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
 STREAM_SECONDS = 300
-NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
 ROUND_TRIP = 0.02  # in which a server answers over an open connection
 TIME = "return redis.call('TIME')"
 RESET = "null"
@@ -168,45 +163,6 @@ class EventStream:
             end = until or (yield from self.position())
             return EventPage([], end, has_more=False, is_lost=True)
         return EventPage(announcements, after, has_more)
-
-
-class Held(NamedTuple):
-    """The lease of a process that holds it."""
-
-    is_renewed: bool
-    """True if the process held it before, False if it took it now."""
-    place: str
-    """The place at which to go on."""
-
-
-def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
-    """Take or renew the lease of a name for `seconds`; return None if another reader holds it.
-
-    `key` is its key. `who` identifies the reader. `handled` is the place up to which it has handled
-    events, which is stored if it held the lease before; empty if it has not begun. `start` is the
-    place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so that
-    another reader takes it at once, and return None.
-    """
-    place, milliseconds = keys.handled(key), math.ceil(1000 * seconds)
-    store: Command = ("SET", place, handled or start, "EX", NAME_SECONDS)
-    if handled:
-        renew: Command = ("GETEX", key, "PX", milliseconds) if seconds else ("GET", key)
-        holder, at = yield Batch((renew, ("GETEX", place, "EX", NAME_SECONDS)))
-        if holder is not None and decoded(holder) == who:
-            is_stored = at is not None and decoded(at) == handled
-            if commands := [*([] if is_stored else [store]), *([] if seconds else [("DEL", key)])]:
-                yield Batch(tuple(commands))
-            return Held(True, handled) if seconds else None
-    if not seconds:
-        return None
-    holder, left = yield Batch((("GET", key), ("PTTL", key)))
-    is_mine = holder is not None and decoded(holder) == who  # the reply was lost
-    # A lease that lasts longer than any was taken before the clock was set back.
-    if not is_mine and 0 <= left <= milliseconds:
-        return None
-    take: Command = ("SET", key, who, "PX", milliseconds, *(["NX"] if holder is None else []))
-    is_taken, _, at = yield Batch((take, (*store, "NX"), ("GET", place)))
-    return Held(is_mine, decoded(at)) if is_taken else None
 
 
 def _seconds(reply: Any) -> float:

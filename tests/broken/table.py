@@ -357,15 +357,15 @@ second-name-is-not-given-up: A process that ends gives up all its names.
 closed-name-is-taken-again: A name that was given up is free for others.
 ~ self._leases.discard(lease) ==> pass
 two-holders-of-a-name: One process at a time receives the events of a name.
-~ if not is_mine and 0 <= left <= milliseconds: ==> if False:
+~ return time.monotonic() < self._ends_at ==> return True
 handled-place-is-not-stored: Another process goes on after the last event that was handled.
-~ is_stored = at is not None and decoded(at) == handled ==> is_stored = True
+~ yield Batch((("SET", place, handled, ==> yield Batch((("SET", place, self.start,
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
 ~ self._in_hand = event.cursor ==> self._handled = event.cursor
 lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
 ~ if handed is None or handed: ==> if handed:
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
-~ if not self._handled or not (held.is_renewed or held.place == handled): ==> if not self._handled:
+~ self.start, self._handled, self._in_hand = handled, "", "" ==> pass
 each-who-is-behind-waits-for-an-outage: In an outage, few who are behind occupy a thread.
 ~ self._is_away = True ==> pass
 nobody-catches-up-after-an-outage: Whoever is behind goes on after an outage.
@@ -958,7 +958,7 @@ every-question-meets-the-outage: A request waits for an outage once, however oft
 rooms-never-expire: Every key expires, also those of rooms.
 ~ do redis.call('EXPIRE', key, math.ceil(window + slack)) end ==> do end
 lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.
-~ is_stale = left > 1000 * self.MOST_SECONDS ==> is_stale = False
+~ is_stale = left > 1000 * self._most_seconds ==> is_stale = False
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
 ~ self.key.gone, "-inf", self.stale_until(now) ==> self.key.gone, "-inf", 0
 last-minute-is-forgotten: Who left is stored to the end of their last minute.

@@ -24,9 +24,8 @@ from presence_middleware.connections.loops import in_thread as to_thread
 from presence_middleware.events import RELEASE_SECONDS, Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Batch, Command, Plan, keys
+from presence_middleware.stores import Batch, Command, Plan, Position, keys
 from presence_middleware.stores import events as stores_events
-from presence_middleware.stores.events import take_lease
 from tests.support.asking import in_loop
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, by_trips, send, wait_until
@@ -197,7 +196,8 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     wait_until(lambda: not first._lease.is_held)
     received: list[str] = []
     with in_thread(lambda: received.extend(event.id for event in first)):
-        plain.presence.run(take_lease(plain.lease_key(), "other", 0, after[1], ""))
+        plain.run("SET", plain.handled_key, after[1])
+        plain.run("DEL", plain.lease_key())
         wait_until(lambda: len(received) == 2)
         assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
         wait_until(lambda: plain.run("GET", plain.handled_key) == after[3].encode())
@@ -220,30 +220,35 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
     site = Site(settings(backend.url, prefix, **GIVEN))
 
-    def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
-        held = site.presence.run(take_lease(site.lease_key(), who, seconds, handled, start))
-        return held and tuple(held)
-
-    def give_up(who: str, handled: str) -> None:
-        site.presence.run(take_lease(site.lease_key(), who, 0, handled, ""))
-
-    assert take("ann") == (False, "start")
-    # The reply may have been lost. Where a new reader would begin must not be stored then.
-    assert take("ann", start="later") == (True, "start")
-    assert take("ann", "1") == (True, "1")
-    assert take("bob") is None
-    give_up("bob", "9")
-    assert take("bob", "9") is None
-    give_up("ann", "2")
-    assert take("bob") == (False, "2")
-    give_up("ann", "7")
-    assert take("ann", "7") is None
-    assert take("bob", "3", seconds=0.05) == (True, "3")
-    wait_until(lambda: take("ann"))
-    assert take("bob", "9") is None
+    streams = site.presence.backend.feed("user").streams
+    ann, bob = (feed_module.NameLease(streams, "mailer") for _ in range(2))
+    first, second, third = ((Position(f"{number}-0", number),) for number in (1, 2, 3))
+    trips = ann.take(10.0)
+    next(trips)
+    # The reply may get lost.
+    site.run(*trips.send([-2]).commands[0])
+    assert not bob.hold()
+    assert ann.hold()
+    assert cursor_of(ann.begin() or ()) == ann.start
+    ann.hand_out(iter(()), first)
+    assert not ann.hold()
+    assert not bob.hold()
+    bob.end()
+    assert site.run("GET", site.handled_key).decode() == cursor_of(first)
+    ann.hand_out(iter(()), second)
+    ann.end()
+    assert bob.hold()
+    assert bob.begin() == second
+    ann.end()
+    assert not ann.hold()
+    bob.hand_out(iter(()), third)
+    assert not bob.hold()
     # A clock that was set back makes a lease seem long.
     site.run("EXPIRE", site.lease_key(), 3600)
-    assert take("bob") == (False, "3")
+    assert ann.hold()
+    assert ann.begin() == third
+    assert not bob.hold()
+    assert bob.hand_out(iter(()), second) is None
 
 
 @in_loop
@@ -276,7 +281,7 @@ def test_a_lease_held_again_drops_nothing(plain: Site, monkeypatch: pytest.Monke
 
     def sometimes(lease: feed_module.NameLease, *_: Any) -> None:
         if next(turns) % 2:
-            lease._held_until = 0.0  # it has just run out
+            lease._ends_at = 0.0  # it has just run out
 
     on_call(monkeypatch, feed_module.NameLease, "hand_out", sometimes)
     monkeypatch.setattr(pages, "CHUNK_BYTES", 0)
