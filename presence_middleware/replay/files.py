@@ -168,11 +168,6 @@ class GrowingLog:
                 self._report = lambda _: None  # once
         return lines
 
-    def close(self) -> None:
-        """Close all files."""
-        for file in self._files:
-            os.close(file.descriptor)
-
 
 class _File:
     """An open file, and how far it is read."""

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.fixture
-def growing(log: Log, stack: ExitStack) -> Callable[..., GrowingLog]:
-    return lambda since=None, report=print, monotonic=time.monotonic: stack.enter_context(
-        closing(GrowingLog(str(log.path), since, report, monotonic))
+def growing(log: Log) -> Callable[..., GrowingLog]:
+    return lambda since=None, report=print, monotonic=time.monotonic: GrowingLog(
+        str(log.path), since, report, monotonic
     )
 
 
