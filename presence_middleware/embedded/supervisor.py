@@ -47,13 +47,9 @@ STDOUT, STDERR = 1, 2
 SERVER_OPTIONS = {
     "port": "0",  # no network
     "unixsocket": SOCKET,  # relative to the directory: a whole path may be too long for a socket
-    "unixsocketperm": "700",
-    "daemonize": "no",
     "loglevel": "warning",
     "appendonly": "yes",
-    "appendfsync": "everysec",
     "save": "",  # no snapshots
-    "maxmemory-policy": "noeviction",
 }
 # After a write to its journal failed, the server refuses all writes. These commands make it work
 # without a journal, and try to write a new one until it succeeds: a server that failed to three
