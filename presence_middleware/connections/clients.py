@@ -23,7 +23,6 @@ _OPTIONS: dict[str, Any] = {
     # Longer than an idle process is silent, or each of its few commands needs a PING before it.
     "health_check_interval": 30,
     "client_name": "presence",
-    "decode_responses": False,
     "protocol": 2,
 }
 # A child that is forked while another thread imports a module could never import it. So a fork
