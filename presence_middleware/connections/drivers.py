@@ -127,7 +127,7 @@ class _Runner:
             finally:
                 del failure  # in a cycle with this frame, it would keep the request
         # A server that refused a command may be no longer the primary.
-        if batch.is_tolerant and RedisRefused in map(type, replies):
+        if RedisRefused in map(type, replies):
             await self._lost_connection(client)
         return replies
 
