@@ -26,7 +26,6 @@
 
   async function show(address, places) {
     const answer = await fetch(address, { headers: { Presence: "passive" } });
-    if (!answer.ok) return;
     const data = (await answer.json()).counts;
     for (const place of places) {
       const count = data[place.dataset.presence || Object.keys(data)[0]];
