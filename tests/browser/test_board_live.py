@@ -92,6 +92,24 @@ def test_the_list_changes_without_polling(board: Board, presence: Presence) -> N
     assert "last-event-id" not in stream.headers
 
 
+def test_the_newest_hundred_are_listed_and_others_when_these_have_gone(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    for number in range(101):
+        presence.touch(f"user{number}")
+    board = opened(site)
+    listed = board.page.locator("#online bdi")
+    expect(listed).to_have_count(100)
+    presence.touch("eve")
+    expect(listed.first).to_have_text("eve")
+    expect(listed).to_have_count(100)
+    expect(board.page.locator("#caption")).to_have_text("The newest 100")
+    for number in range(40, 101):
+        presence.leave(f"user{number}")
+    expect(listed).to_have_count(41, timeout=20000)
+    assert board.sent("online") == []
+
+
 def test_times_are_those_of_the_server(
     new_context: NewContext, site: WebServer, presence: Presence
 ) -> None:
