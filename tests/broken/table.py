@@ -58,6 +58,9 @@ widget-counts-the-path-with-its-mount: A widget counts the room below the mount 
 widget-counts-for-another-app: A widget shows no number for the room of another app's page.
 - if (!(pathname + "/").startsWith(mount + "/")) return undefined;
 
+= browser/test_pulse_browser.py::test_a_page_from_the_back_forward_cache_pulses_again
+script-with-a-query-sends-to-itself: The address of the pulse's script may have a query.
+~ src.replace(/\.js([?#].*)?$$/, "") ==> src.replace(/\.js$$/, "")
 = browser/test_pulse_browser.py::test_a_hidden_tab_is_silent_until_it_is_visible
 tab-is-silent-when-it-is-back: A tab that was hidden for long pulses as soon as it is visible.
 - function show() {
@@ -68,6 +71,13 @@ hidden-tab-pulses: A hidden tab is silent.
 = browser/test_pulse_browser.py::test_a_url_of_the_sites_own_takes_the_pulse
 pulse-to-a-url-with-credentials: A page that was opened with credentials in its URL sends pulses.
 ~ url.username = url.password = url.hash = ""; ==> url.hash = "";
+pulse-to-a-url-with-a-query: A URL of the site's own that takes the pulse may have a query.
+~ url.href + (url.search ? "&" : "?") ==> url.href + "?"
+pulse-of-a-page-that-stays: A page whose script has data-stay names no room.
+~ isBelow && !("stay" in dataset) ==> isBelow
+= browser/test_pulse_browser.py::test_without_input_for_a_window_a_page_is_silent
+pointer-that-moves-is-no-input: A pointer that moves is input.
+~ "pointerdown", "pointermove", ==> "pointerdown",
 
 = contract/test_board.py
 every-reader-reads: A hundred readers of the board cause one read a second.
