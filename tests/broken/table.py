@@ -465,6 +465,10 @@ write-waits-for-readers in connections/cluster.py: On a Cluster, too, a write wa
 ~ __init__(*arguments, **options) ==> __init__(*arguments)
 form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
 ~ message = _MOVED if is_elsewhere else ==> message =
+cluster-that-is-down-is-asked-once: What a Cluster refused for a moment is asked again at once.
+~ exceptions.AskError, exceptions.ClusterError, ==> exceptions.AskError,
+slot-without-a-node-is-asked-for-once: Keys that no node had for a moment are asked for again.
+~ with suppress(RedisClusterException): ==> with suppress():
 one-shard-hides-ids: A list is complete, however ids are spread over the shards.
 ~ if share != limit: ==> if False:
 other-number-of-shards: A process with another number of shards is refused.

@@ -190,20 +190,41 @@ def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings:
     wait_until(site.is_everyone_there)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.exceptions.MovedError("1 127.0.0.1:1"),
+        redis.exceptions.ClusterDownError("The cluster is down"),
+    ],
+    ids=repr,
+)
 def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     presence, asked = Presence(settings), list[Batch]()
 
     def moved_at_first(client: Any, batch: Batch) -> Any:
         asked.append(batch)
-        replies: list[Any] = [redis.exceptions.MovedError("1 127.0.0.1:1")] * len(batch.commands)
-        first = SimpleNamespace(execute=lambda **_: replies)
+        first = SimpleNamespace(execute=lambda **_: [error] * len(batch.commands))
         return first if len(asked) == 1 else filled_pipeline(client, batch)
 
     monkeypatch.setattr("presence_middleware.connections.cluster.filled_pipeline", moved_at_first)
     assert presence.count() == 0
     assert asked.count(asked[0]) == 2
+
+
+def test_keys_that_no_node_had_are_asked_for_at_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence, uncovered = Presence(settings), [redis.exceptions.SlotNotCoveredError("a slot")]
+
+    def fail_once(_: object) -> None:
+        if uncovered:
+            raise uncovered.pop()
+
+    on_call(monkeypatch, presence.backend.driver.connect(), "get_node_from_key", fail_once)
+    assert presence.count() == 0
+    assert not uncovered
 
 
 def test_any_node_may_tell_the_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
