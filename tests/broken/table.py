@@ -978,6 +978,12 @@ every-question-meets-the-outage: A request waits for an outage once, however oft
 ~ self._asks_after = time.monotonic() + OUTAGE_PAUSE ==> self._asks_after = time.monotonic()
 
 = redis/test_upkeep.py
+node-of-the-lease-stops-the-upkeep: A node with the lease of a Cluster that is away stops no other.
+~ if driver.node_of(lease.key) == "": ==> if True:
+lease-of-a-killed-process-is-looked-at-late: Whoever follows events soon announces who has gone.
+~ self._pause, self._look_at = 0.0, -math.inf ==> self._pause = 0.0
+lease-of-a-killed-process-is-seldom-looked-at: The same, if it looked just before.
+~ self._pause, self._look_at = 0.0, -math.inf ==> self._look_at = -math.inf
 rooms-never-expire: Every key expires, also those of rooms.
 ~ do redis.call('EXPIRE', key, math.ceil(window + slack)) end ==> do end
 lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.

@@ -546,6 +546,7 @@ def test_a_failed_sample_is_tried_again(start: Start, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(History, "record", Mock(side_effect=PresenceUnavailable("refused")))
         holder.recorder.run_once()
+    assert not holder.recorder.health.is_outage
     assert holder.presence.history() == []
     other.recorder.run_once()
     assert holder.presence.history() == [], "that is the work of the process that holds the lease"

@@ -11,7 +11,7 @@ import pytest
 from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, History, Plan, keys, moment_of
+from presence_middleware.stores import Batch, History, Plan, UpkeepLease, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
 from tests.support.backends import Server, by_trips, wait_until
@@ -158,6 +158,24 @@ def test_waiting_processes_only_ask_how_long(opened: Callable[..., Processes], c
     assert sent(client)["pttl"] <= 4 * 5 * 3
 
 
+def test_whoever_follows_events_takes_the_lease_of_a_killed_process_soon(
+    opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, leaves would come later than ten seconds after it was killed."""
+    processes, asked = opened(1, events="user"), list[float]()
+
+    def take(*_: object) -> Plan[float]:
+        asked.append(processes.clock.now)
+        return 1.0  # second, after which it may be free
+        yield Batch(())
+
+    monkeypatch.setattr(UpkeepLease, "take", take)
+    processes.go_on(2)
+    processes.first.backend.upkeep.hurry()
+    processes.go_on(9)
+    assert len(asked) > 5, asked
+
+
 def test_a_user_who_may_not_take_the_lease_asks_for_it_now_and_then(
     own: Server, opened: Callable[..., Processes], client: Any, prefix: str
 ) -> None:
@@ -194,6 +212,18 @@ def test_a_node_that_is_back_is_swept(opened: Callable[..., Processes], cluster:
     health.failing.clear()
     processes.go_on(2)
     assert recorder.stats().went == {"user": 1}
+
+
+def test_a_node_with_the_lease_that_is_away_stops_no_other(
+    opened: Callable[..., Processes], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("take", "renew"):
+        monkeypatch.setattr(UpkeepLease, name, Mock(side_effect=PresenceUnavailable("away")))
+    processes = opened(1, cluster.url, events="user", flush_interval=1, shards=3)
+    processes.first.record(("user", "ann"), processes.clock.now)
+    processes.go_on(int(WINDOW + LAG) + 2)
+    assert processes.first.stats().went == {"user": 1}
+    assert not processes.first.health.is_outage
 
 
 def test_after_a_failover_who_has_gone_is_announced_again(
