@@ -1674,6 +1674,8 @@ first-filter-is-blamed: An error names the section of a Paste file with the wron
 ~ for each in filters if each.settings == local_conf) ==> for each in filters)
 paste-reads-another-section: A filter is found by the name that is given.
 ~ name in ("", each.name)] ==> True]
+site-needs-plaster: A site with a Paste file starts without what reads the file for the command.
+~ with suppress(SettingsError): ==> with suppress():
 
 = unit/test_public_surface.py
 error-that-no-other-process-reads: An error that a worker of a pool raises reaches its caller.

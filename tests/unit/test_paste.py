@@ -134,10 +134,11 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert problem.startswith(f"{tmp_path}/site.conf: expected the path of an .ini file")
 
 
-def test_without_plaster_the_error_names_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_command_needs_plaster(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plaster", None)
     (problem,) = problems_of(write(SITE, OURS))
     assert problem.endswith("pip install plaster-pastedeploy")
+    assert loadapp(f"config:{write(APP, OURS)}")  # as `gunicorn --paste` does, which needs none
 
 
 APP = f"""
