@@ -475,6 +475,8 @@ other-number-of-shards: A process with another number of shards is refused.
 ~ if number is not None and not self.is_agreed: ==> if False:
 one-node-tells-the-time: While a node of a Cluster is away, another tells the time.
 ~ for node in self._keyless_nodes(client): ==> for node in _primaries(client)[:1]:
+node-that-hangs-tells-the-time: The same of a node that hangs.
+~ (exceptions.ConnectionError, exceptions.TimeoutError) as ==> exceptions.ConnectionError as
 another-node-tells-the-time-for-ever: Once it is back, the first node tells all the time again.
 ~ since = time.monotonic() - PASSED_OVER ==> since = -1.0
 moved-keys-are-not-followed: Keys that move to another node are followed.

@@ -227,7 +227,10 @@ def test_keys_that_no_node_had_are_asked_for_at_once(
     assert not uncovered
 
 
-def test_any_node_may_tell_the_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [redis.ConnectionError, redis.TimeoutError])
+def test_any_node_may_tell_the_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     backend, asked, is_away = Backend(settings), list[str](), True
     client = backend.driver.connect()
     names = sorted(str(node.name) for node in client.get_primaries())
@@ -235,7 +238,7 @@ def test_any_node_may_tell_the_time(settings: Settings, monkeypatch: pytest.Monk
     def connect(node: Any) -> None:
         asked.append(node.name)
         if node.name == names[0] and is_away:
-            raise redis.ConnectionError
+            raise error
 
     on_call(monkeypatch, client, "get_redis_connection", connect)
     assert backend.driver.run(backend.clock.now()) > 0
