@@ -38,15 +38,14 @@ def _until_deadline(name: str) -> Any:
     """Return a method of sockets that raises `TimeoutError` at the deadline."""
 
     def method(self: "TimedSocket", *arguments: Any) -> Any:
-        if self._timeout != 0:  # a socket that never waits needs no deadline
-            seconds = DEADLINE.get() - time.monotonic()
-            if seconds <= 0:
-                raise TimeoutError
-            timeout = seconds if self._timeout is None else min(self._timeout, seconds)
-            # Setting a timeout is a system call, so do it only for a change.
-            if timeout != self._applied_timeout:
-                self._sock.settimeout(None if timeout == math.inf else timeout)
-                self._applied_timeout = timeout
+        seconds = DEADLINE.get() - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        timeout = seconds if self._timeout is None else min(self._timeout, seconds)
+        # Setting a timeout is a system call, so do it only for a change.
+        if timeout != self._applied_timeout:
+            self._sock.settimeout(None if timeout == math.inf else timeout)
+            self._applied_timeout = timeout
         return getattr(self._sock, name)(*arguments)
 
     return method

@@ -943,7 +943,7 @@ timeout-set-for-each-packet: A timeout that is set is not set again, for that is
 reads-without-limit: All round trips of a read share a deadline of two seconds.
 ~ READ_SECONDS = 2.0 ==> READ_SECONDS = 60.0
 each-byte-renews-the-timeout: A server that sends a byte now and then holds no reader.
-~ if self._timeout != 0: ==> if self._timeout is None:
+~ seconds = DEADLINE.get() - time.monotonic() ==> seconds = math.inf
 name-service-holds-readers: A slow name service holds no reader.
 ~ look_up.result(None if seconds == math.inf else max(seconds, 0.0)) ==> look_up.result()
 coroutines-wait-for-threads: However many coroutines ask, they learn of an outage in time.
