@@ -241,7 +241,7 @@ function receive(message) {
   const fields = Object.fromEntries(message.split("\n").map((line) => line.split(/: ?(.*)/, 2)));
   if ("id" in fields) cursor = fields.id;
   if (fields.event === "list") showList(JSON.parse(fields.data));
-  else if (fields.data && fields.event !== "lost") showChange(JSON.parse(fields.data));
+  else if (fields.data) showChange(JSON.parse(fields.data));
 }
 
 function showList({ online, now }) {
