@@ -89,7 +89,7 @@ class Backend:
         key = os.getpid(), kind
         feed = self._feeds.get(key)
         if feed is None:
-            streams = Streams(kind, self.stores[kind], lambda: self.driver)
+            streams = Streams(kind, self.stores[kind], self.driver)
             feed = Feed(
                 streams,
                 lambda: self.upkeep.run(self.driver),

@@ -140,7 +140,8 @@ class Reader(Generic[E]):
 
         The iterator raises `EventsLost` where events were missed; then ask `online` again and go
         on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
-        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
+        does no I/O. It raises `UnsupportedQuery` for a kind without events, `QueryError`, and
+        `SettingsError` if the client of the reader is for coroutines, because a thread reads.
         """
         kind, ids = self.backend.queries.watched(kind, among)
         feed = self.backend.feed(kind)

@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -112,18 +112,18 @@ class Read(NamedTuple):
 class Streams:
     """Reads the streams of a kind."""
 
-    def __init__(self, kind: str, shards: Shards, get_driver: Callable[[], Driver]) -> None:
-        """Create the streams of `kind`. `get_driver` returns the driver of readers.
+    def __init__(self, kind: str, shards: Shards, driver: Driver) -> None:
+        """Create the streams of `kind`. `driver` is that of readers.
 
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
-        self.kind, self._get_driver = kind, get_driver
+        self.kind, self._driver = kind, driver
         self.prefix = shards.all[0].prefix
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan. Raises `PresenceUnavailable`."""
-        return self._get_driver().run(plan)
+        return self._driver.run(plan)
 
     def positions(self, until: float = math.inf) -> Positions:
         """Return the positions of all shards at a moment, as `EventStream.position` does.

@@ -130,8 +130,10 @@ def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
     for reader in (Presence, AsyncPresence):
         with pytest.raises(SettingsError, match=r"client is a str: pass a redis\.Redis"):
             reader(settings_of("any"), client=url)
-    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        makers[-1](settings=settings_of("any"), client=redis.asyncio.Redis())  # a thread writes
+    site, client = settings_of("any", events="user"), redis.asyncio.Redis()
+    for use in (makers[-1], lambda **given: AsyncPresence(**given).events()):
+        with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
+            use(settings=site, client=client)  # a thread writes, or follows
 
 
 ANYTHING = st.one_of(
