@@ -138,7 +138,8 @@ class Person:
         if self.left.at < arrival:
             self.left = Departed(LEFT, arrival, is_sent=True)
             self.left.refused = arrival
-        if self.seen == self.sent == seen:  # otherwise a newer sighting waits
+        # Otherwise a newer one waits, or after a loss it is sent with its departure again.
+        if self.seen == self.sent == seen and self.left.moment is None:
             self.seen = self.sent = NEVER
 
     def restore(self, taken: "Taken") -> bool:

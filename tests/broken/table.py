@@ -235,6 +235,9 @@ late-round-forgets-early: A process remembers for a window who came before a lat
 -         self.period_ends = now + self._window
 +         began = self.period_ends if has_just_ended else now
 +         self.period_ends = began + self._window
+= contract/test_departures.py::test_who_left_keeps_the_last_seen_time_after_two_losses
+refusal-forgets-who-left: Who left keeps the last-seen time, also if a server loses it twice.
+~ self.sent == seen and self.left.moment is None: ==> self.sent == seen:
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
@@ -1595,7 +1598,7 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 
 = unit/test_memory_of_people.py
 refused-sighting-is-sent-again: A sighting that was refused stays so after a loss of data.
-~ if self.seen == self.sent == seen: ==> if False:
+~ if self.seen == self.sent == seen and self.left.moment is None: ==> if False:
 departures-without-bound: While Redis is down, a bounded number of departures wait.
 ~ len(self._queue) < self._limit and person.departures_due() ==> person.departures_due()
 erasure-before-a-logout-is-lost: Whoever asked to be erased is, also if a logout is reported first.

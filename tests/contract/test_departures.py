@@ -448,6 +448,20 @@ def test_who_a_reader_took_offline_stays_so_after_a_loss(own: Server, start: Sta
     assert worker.online() == ["bob"]
 
 
+def test_who_left_keeps_the_last_seen_time_after_two_losses(start: Start) -> None:
+    """As two primaries do to a process that reaches both until a failover ends."""
+    worker = start()
+    worker.saw("ann")
+    worker.clock.now += 1
+    worker.saw("ann", act=LEFT)
+    for lost in ("writers", "*"):
+        worker.redis.delete(*worker.redis.keys(f"{worker.store.all[0].name}:{lost}"))
+        worker.looks()
+        worker.writes()
+    assert worker.presence.last_seen("ann") == moment_of(NOON)
+    assert worker.online() == []
+
+
 def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> None:
     worker = start(pulse_path="/pulse")
     worker.saw("ann")
