@@ -71,6 +71,8 @@ class Person:
     """The last goodbye."""
     left: Departed = NOT_DEPARTED
     """The last logout or erasure."""
+    erased: Departed = NOT_DEPARTED
+    """The last erasure, if it was sent before the last logout and nobody was seen in between."""
     room: Room | None = None
     """The room that was entered or left last. None if there was none."""
     is_moving: bool = False
@@ -107,6 +109,10 @@ class Person:
             at = self.seen  # a connection from before the logout was seen after it
         known = self.left
         if act > known.act or at > known.at:
+            if self.seen > known.at:
+                self.erased = NOT_DEPARTED  # the last-seen time is a newer one
+            elif known.act is ERASED and known.is_sent:
+                self.erased = known
             act = act if known.is_sent else max(act, known.act)
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
@@ -126,8 +132,8 @@ class Person:
 
         It is sent again with a sighting from before it: who was offline has nothing to say it to.
         """
-        left, goodbye = self.left, self.goodbye
-        due = () if left.is_sent else (left,)
+        goodbye = self.goodbye
+        due = tuple([each for each in (self.erased, self.left) if not each.is_sent])
         is_waiting = self.seen > self.sent
         if goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
             return (*due, goodbye)
@@ -157,7 +163,7 @@ class Person:
 
         A sighting needs room to wait. Return whether it waits again.
         """
-        for departure in (self.left, self.goodbye):
+        for departure in (self.erased, self.left, self.goodbye):
             if departure.moment is not None and departure.at > since:
                 departure.is_sent, departure.moment = False, None
         if not since < self.seen:

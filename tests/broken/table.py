@@ -235,9 +235,14 @@ late-round-forgets-early: A process remembers for a window who came before a lat
 -         self.period_ends = now + self._window
 +         began = self.period_ends if has_just_ended else now
 +         self.period_ends = began + self._window
+= contract/test_departures.py::test_an_erasure_before_a_logout_holds_after_a_loss
+logout-replaces-an-erasure: A server that returns with older data learns of erasures again.
+~ in (self.erased, self.left, self.goodbye): ==> in (self.left, self.goodbye):
 = contract/test_departures.py::test_who_left_keeps_the_last_seen_time_after_two_losses
 refusal-forgets-who-left: Who left keeps the last-seen time, also if a server loses it twice.
 ~ self.sent == seen and self.left.moment is None: ==> self.sent == seen:
+erasure-after-a-return: An erasure is not sent again after a return that followed it.
+~ self.erased = NOT_DEPARTED  # the last-seen time is a newer one ==> pass
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)

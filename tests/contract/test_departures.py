@@ -451,15 +451,33 @@ def test_who_a_reader_took_offline_stays_so_after_a_loss(own: Server, start: Sta
 def test_who_left_keeps_the_last_seen_time_after_two_losses(start: Start) -> None:
     """As two primaries do to a process that reaches both until a failover ends."""
     worker = start()
-    worker.saw("ann")
-    worker.clock.now += 1
-    worker.saw("ann", act=LEFT)
+    for act in (ERASED, LEFT, Act.SEEN, LEFT):
+        worker.clock.now += 1
+        worker.saw("ann", act=act)
     for lost in ("writers", "*"):
         worker.redis.delete(*worker.redis.keys(f"{worker.store.all[0].name}:{lost}"))
         worker.looks()
         worker.writes()
-    assert worker.presence.last_seen("ann") == moment_of(NOON)
+        assert worker.presence.last_seen("ann") == moment_of(NOON + 3)
+        assert worker.online() == []
+
+
+def test_an_erasure_before_a_logout_holds_after_a_loss(start: Start) -> None:
+    """Of a server that returns with older data."""
+    worker = start()
+    worker.saw("ann")
+    keys = worker.redis.keys(f"{worker.settings.prefix}:*")
+    older = {key: worker.redis.dump(key) for key in keys}
+    for act in (ERASED, LEFT, LEFT):
+        worker.clock.now += 1
+        worker.saw("ann", act=act)
+    worker.redis.delete(*worker.redis.keys(f"{worker.settings.prefix}:*"))
+    for key, data in older.items():
+        worker.redis.restore(key, 0, data)
+    worker.looks()
+    worker.writes()
     assert worker.online() == []
+    assert worker.presence.last_seen("ann") is None
 
 
 def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> None:
