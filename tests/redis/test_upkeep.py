@@ -11,7 +11,7 @@ import pytest
 from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, History, Plan, UpkeepLease, keys, moment_of
+from presence_middleware.stores import Batch, History, Lease, Plan, keys, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.redis.test_connecting import SHORT, url_of_user
 from tests.support.backends import Server, by_trips, wait_until
@@ -169,7 +169,7 @@ def test_whoever_follows_events_takes_the_lease_of_a_killed_process_soon(
         return 1.0  # second, after which it may be free
         yield Batch(())
 
-    monkeypatch.setattr(UpkeepLease, "take", take)
+    monkeypatch.setattr(Lease, "take", take)
     processes.go_on(2)
     processes.first.backend.upkeep.hurry()
     processes.go_on(9)
@@ -218,7 +218,7 @@ def test_a_node_with_the_lease_that_is_away_stops_no_other(
     opened: Callable[..., Processes], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("take", "renew"):
-        monkeypatch.setattr(UpkeepLease, name, Mock(side_effect=PresenceUnavailable("away")))
+        monkeypatch.setattr(Lease, name, Mock(side_effect=PresenceUnavailable("away")))
     processes = opened(1, cluster.url, events="user", flush_interval=1, shards=3)
     processes.first.record(("user", "ann"), processes.clock.now)
     processes.go_on(int(WINDOW + LAG) + 2)
