@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import math
 import os
+import queue
 import re
 import threading
 import time
@@ -200,12 +201,14 @@ class Driver(_Runner):
             return self.execute(client, batch)
         free = free_slots(client, self._max_readers)
         # The wait takes at most half of the time until the deadline; the rest is for Redis.
-        if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
-            raise ConnectionsBusy
+        try:
+            slot = free.get(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            raise ConnectionsBusy from None
         try:
             return self.execute(client, batch)
         finally:
-            free.release()
+            free.put(slot)
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies, as `exchange` does."""

@@ -939,7 +939,7 @@ looks-up-once-without-threads: A process without threads finds a Redis that has 
 busy-connections-are-an-outage: Connections that are all in use are no outage.
 ~ if isinstance(error, ConnectionsBusy): ==> if False:
 readers-do-not-wait-for-a-connection: Hundreds of readers at once are all answered.
-~ acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)) ==> acquire(blocking=False)
+~ get(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)) ==> get(block=False)
 limit-of-connections-is-not-read: The option max_connections limits the readers.
 ~ int(self.address.options.get("max_connections", CONNECTIONS)) ==> CONNECTIONS
 readers-take-all-connections: Readers leave connections for the writer.
@@ -980,6 +980,9 @@ prompt-round-trips-count: A list may be as long as it likes, if the server is pr
 readers-share-the-threads-of-the-app: A reader does not wait for threads that the app keeps busy.
 ~ run_in_executor(_threads(os.getpid()), work) ==> run_in_executor(None, work)
 
+= redis/test_slow_reads.py::test_a_reader_that_is_killed_keeps_no_slot
+killed-reader-keeps-its-slot: A reader that is killed under gevent gives its slot back.
+~ free = queue.SimpleQueue() ==> free = __import__("queue")._PySimpleQueue()
 = redis/test_templates.py
 template-asks-in-the-event-loop: A template in the event loop is refused with the remedy.
 ~ if isinstance(visit, AsyncPresence) and is_in_loop(): ==> if False:

@@ -28,6 +28,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.beside import in_child, on_call
+from tests.support.commands import run_program
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -396,7 +397,8 @@ def all_taken(presence: Presence) -> Iterator[None]:
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
             stack.callback(client.client().close)
-            stack.enter_context(limits.free_slots(client, None))
+            slots = limits.free_slots(client, None)
+            stack.callback(slots.put, slots.get())
         yield
 
 
@@ -421,6 +423,36 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     assert not recorder.health.is_outage
     recorder.close()
     assert caplog.messages == []
+
+
+KILLED = """
+from gevent import monkey, sleep, spawn
+
+monkey.patch_all()
+from presence_middleware import Presence
+from tests.support.backends import send
+
+driver = Presence.from_env().backend.driver
+driver.execute = lambda *_: sleep() or ["PONG"]
+for turns in [*range(9)] * 20:
+    readers = [spawn(driver.run, send("PING")) for _ in range(2)]
+    for _ in range(turns):
+        sleep()
+    readers[1].kill()
+    readers[0].join()
+
+def execute(*_):
+    driver.execute = lambda *_: ["PONG"]
+    return [driver.run(send("PING"))]
+
+driver.execute = execute
+print(driver.run(send("PING")))
+"""
+
+
+def test_a_reader_that_is_killed_keeps_no_slot() -> None:
+    """As a `Timeout` of gevent does in a handler, wherever the reader waits."""
+    assert run_program(KILLED).stdout == "PONG\n"
 
 
 def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:
