@@ -240,6 +240,8 @@ class Feed:
                 self.close()
             with self._lock:
                 leases = list(self._leases)
+                if self._thread is not threading.current_thread():
+                    return  # an interrupt came while it started
                 if self._woken.empty() and not self._era():
                     self._thread = None
                     return

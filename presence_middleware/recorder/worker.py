@@ -81,7 +81,8 @@ class Worker:
     def _run(self, stopping: threading.Event) -> None:
         """Run a round as soon as the thread is woken, then again after each pause."""
         pause = 0.0
-        while not stopping.wait(pause):
+        # If an interrupt came while it started, there is another thread.
+        while stopping is self.stopping and not stopping.wait(pause):
             self._woken.wait(self._interval)
             self._woken.clear()
             run_once = self._run_once()

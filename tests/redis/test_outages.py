@@ -5,6 +5,7 @@ import math
 import re
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,7 @@ from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealt
 from presence_middleware.connections.limits import remaining
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
+from presence_middleware.events import Events
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, Visit, writer
 from presence_middleware.request import VISIT, WsgiRequest
@@ -265,6 +267,30 @@ def test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is(
     assert recorder.flush()
     users = [f"user-{place}" for place in range(places + 1)]
     assert Presence(given).online_among(users) == users
+
+
+@pytest.mark.parametrize("name", ["presence-flush", "presence-events"])
+def test_a_start_that_is_interrupted_leaves_no_second_thread(
+    valkey: Server, prefix: str, name: str
+) -> None:
+    given = timed_site.by_header(valkey.url, prefix, events="user")
+    recorder, presence, opened = Recorder(given), Presence(given), list[Events]()
+
+    def begin() -> None:
+        if name == "presence-events":
+            opened.append(presence.events())
+        else:
+            timed_site.visit(recorder, "ann")
+
+    def running() -> int:
+        return [each.name for each in threading.enumerate()].count(name)
+
+    assert is_interrupted(begin, 0, threading.Event.wait)  # for the thread that starts
+    begin()
+    wait_until(lambda: running() == 1)
+    opened.clear()
+    recorder.worker.stop(10)
+    wait_until(lambda: running() == 0)
 
 
 def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
