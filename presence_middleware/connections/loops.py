@@ -55,7 +55,11 @@ async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
 
         return await trio.to_thread.run_sync(function, *arguments)
     work = partial(copy_context().run, function, *arguments)
-    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
+    try:
+        running = asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
+    except RuntimeError:  # the main thread has ended, and with it all executors
+        return work()
+    return await running
 
 
 @cache

@@ -988,6 +988,9 @@ readers-share-the-threads-of-the-app: A reader does not wait for threads that th
 = redis/test_slow_reads.py::test_a_reader_that_is_killed_keeps_no_slot
 killed-reader-keeps-its-slot: A reader that is killed under gevent gives its slot back.
 ~ free = queue.SimpleQueue() ==> free = __import__("queue")._PySimpleQueue()
+= redis/test_slow_reads.py::test_a_server_reads_after_the_main_thread_has_ended
+no-reads-after-the-main-thread: A server in a thread reads after the main thread has ended.
+~ except RuntimeError:  # the main thread has ended ==> except TimeoutError:  #
 = redis/test_templates.py
 template-asks-in-the-event-loop: A template in the event loop is refused with the remedy.
 ~ if isinstance(visit, AsyncPresence) and is_in_loop(): ==> if False:

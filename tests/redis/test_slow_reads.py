@@ -425,6 +425,26 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     assert caplog.messages == []
 
 
+ENDED = """
+import asyncio, os, threading
+import redis
+from presence_middleware import AsyncPresence
+
+presence = AsyncPresence(client=redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"]))
+
+async def ask():
+    threading.main_thread().join()
+    print(await presence.count())
+
+threading.Thread(target=lambda: asyncio.run(ask())).start()
+"""
+
+
+def test_a_server_reads_after_the_main_thread_has_ended(variables: dict[str, str]) -> None:
+    """Python then refuses the work of all executors."""
+    assert run_program(ENDED, **variables).stdout == "0\n"
+
+
 KILLED = """
 from gevent import monkey, sleep, spawn
 
