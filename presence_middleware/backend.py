@@ -134,7 +134,8 @@ class Backend:
         return Shards(shards, on_one_server=not is_cluster)
 
 
-_shared = cache(Backend)
+shared_backend = cache(Backend)
+"""Returns the backend that all users of equal settings share."""
 
 
 def backend_for(
@@ -148,5 +149,5 @@ def backend_for(
     """
     settings = settings_or_env(settings)
     if client is None and clock is None:
-        return _shared(settings)
+        return shared_backend(settings)
     return Backend(settings, client=client, clock=clock)

@@ -18,7 +18,7 @@ from .recorder import Visit
 from .request import READER, VISIT
 
 MOST_REPORTS = 20  # questions that a process logs
-_reported: set[str] = set()
+reported: set[str] = set()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,8 +132,8 @@ def template_question(
             return visit.read(query(visit.backend.queries, *arguments, **named))
         except UnsupportedQuery as error:
             # The settings changed, perhaps, and the template did not. The page shows the rest.
-            if str(error) not in _reported and len(_reported) < MOST_REPORTS:
-                _reported.add(str(error))
+            if str(error) not in reported and len(reported) < MOST_REPORTS:
+                reported.add(str(error))
                 logs.warn("a template asks for what is not stored: %s", error)
         except PresenceUnavailable:
             pass  # the page is shown without the number

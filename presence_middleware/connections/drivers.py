@@ -59,10 +59,12 @@ T = TypeVar("T")
 Key = tuple[int, RedisURL]
 """A process id and a URL: a forked child opens its own clients."""
 
-_clients: dict[Key, Any] = {}
-_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
+sync_clients: dict[Key, Any] = {}
+"""The clients of this process for threads."""
+async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
+"""The clients for coroutines, of each event loop."""
 # Before Python ends: redis-py cannot drop a connection afterwards.
-atexit.register(_async_clients.clear)
+atexit.register(async_clients.clear)
 
 
 class _Runner:
@@ -163,7 +165,7 @@ class Driver(_Runner):
         key = os.getpid(), self.url
         # Another thread may remove the client at any time. If several threads open a client at
         # once, all use the first.
-        return _clients.get(key) or _clients.setdefault(key, open_client(self.url))
+        return sync_clients.get(key) or sync_clients.setdefault(key, open_client(self.url))
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
@@ -173,7 +175,7 @@ class Driver(_Runner):
 
     def forget_client(self) -> None:
         """Let the next use open a client anew, which finds the nodes of a Cluster from the URL."""
-        _clients.pop((os.getpid(), self.url), None)
+        sync_clients.pop((os.getpid(), self.url), None)
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return the name and the driver of each node; a single server has the empty name."""
@@ -223,14 +225,14 @@ class AsyncDriver(_Runner):
         if self._client is not None:
             return self._client
         loop, key = asyncio.get_running_loop(), (os.getpid(), self.url)
-        if loop not in _async_clients:
+        if loop not in async_clients:
             # The clients of a closed loop refer to it, so it would never be collected.
             # Other threads may begin loops and do the same meanwhile.
-            others = [each() for each in _async_clients.keyrefs()]
+            others = [each() for each in async_clients.keyrefs()]
             for closed in [other for other in others if other and other.is_closed()]:
-                _async_clients.pop(closed, None)
-            _async_clients[loop] = {}
-        clients = _async_clients[loop]
+                async_clients.pop(closed, None)
+            async_clients[loop] = {}
+        clients = async_clients[loop]
         if key not in clients:
             clients[key] = open_client(self.url, is_async=True)
         return clients[key]
@@ -271,7 +273,7 @@ async def close_async_clients() -> None:
     """Close the clients of the running loop. The next read opens new ones."""
     if is_trio():
         return  # nobody can have read here
-    for client in _async_clients.pop(asyncio.get_running_loop(), {}).values():
+    for client in async_clients.pop(asyncio.get_running_loop(), {}).values():
         manager = getattr(client.connection_pool, "sentinel_manager", None)
         for each in (client, *(manager.sentinels if manager else ())):
             await each.aclose()

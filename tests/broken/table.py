@@ -967,7 +967,7 @@ coroutines-wait-for-threads: However many coroutines ask, they learn of an outag
 +                 if True:
 +                     return None
 loops-of-threads-race: Event loops of several threads may begin at once.
-~ others = [each() for each in _async_clients.keyrefs()] ==> others = _async_clients
+~ others = [each() for each in async_clients.keyrefs()] ==> others = async_clients
 = redis/test_slow_reads.py::test_a_child_reads_though_its_parent_used_all_connections
 child-waits-for-its-parent: A child reads although its parent used all connections.
 ~ user = loop or (os.getpid(), threading.Lock) ==> user = loop or (0, threading.Lock)
@@ -1294,7 +1294,7 @@ clock-is-trusted-for-ever: The server is asked for its time every ten seconds.
 ~ return is_same_server and self.stamp() - self._asked_at <= seconds ==> return is_same_server
 = servers/test_processes.py::test_a_process_forks_and_ends_without_an_error
 loop-outlives-its-modules: The end of Python prints no error of a connection that is still open.
-- atexit.register(_async_clients.clear)
+- atexit.register(async_clients.clear)
 hook-of-a-fork-alone-fails: A worker of uWSGI with `--py-call-osafterfork` logs no error.
 ~ with suppress(RuntimeError):  # uWSGI ==> if True:  # uWSGI
 = servers/test_processes.py::test_a_stuck_write_is_logged_once_each_time_and_delays_no_request

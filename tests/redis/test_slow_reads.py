@@ -541,11 +541,11 @@ def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, pref
 
     def is_closed() -> bool:
         """Other threads have their turn: one forgets the closed loop, too, and one begins."""
-        drivers._async_clients.pop(closed, None)
-        drivers._async_clients[begun] = {}
+        drivers.async_clients.pop(closed, None)
+        drivers.async_clients[begun] = {}
         return True
 
-    drivers._async_clients[closed] = {}
+    drivers.async_clients[closed] = {}
     closed.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closed, "is_closed", is_closed)

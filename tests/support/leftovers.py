@@ -21,7 +21,7 @@ def drop_leftovers() -> None:
     """
     stop_recorders()
     shared_recorder.cache_clear()
-    backend._shared.cache_clear()
-    while drivers._clients:
-        _, client = drivers._clients.popitem()
+    backend.shared_backend.cache_clear()
+    while drivers.sync_clients:
+        _, client = drivers.sync_clients.popitem()
         client.close()
