@@ -495,8 +495,8 @@ def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> N
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(start: Start) -> None:
     worker = start()
     worker.saw("ann")
-    worker.clock.now += WINDOW + 300
-    worker.clean_up()  # as another process, which forgets the processes that are silent
+    worker.clock.now += 7200
+    worker.clean_up()  # as another process, which forgets those that are silent for an hour
     worker.did("bob", act=LEFT)
     worker.clock.now += 1
     worker.saw("bob")
