@@ -16,7 +16,7 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.stores import Act, Store, Write, moment_of
+from presence_middleware.stores import Act, Store, Write
 from presence_middleware.stores.plan import to_microseconds
 from tests.support.asking import State
 from tests.support.backends import Server, wait_until
@@ -377,17 +377,6 @@ def test_an_erasure_that_waits_is_written_if_a_reader_took_the_user_offline(star
     assert worker.presence.last_seen("ann") is None
 
 
-def test_a_logout_long_after_an_erasure_brings_no_time_back(start: Start) -> None:
-    clock = Clock()
-    worker, eraser = (start(clock=clock) for _ in range(2))
-    worker.saw("ann")
-    eraser.saw("ann", act=ERASED)
-    clock.now += WINDOW + 160
-    eraser.saw("bob", act=LEFT)  # the server forgets what is older than a window
-    worker.saw("ann", act=LEFT)
-    assert worker.presence.last_seen("ann") is None
-
-
 def test_a_reader_in_a_child_waits_for_no_lock_of_the_parent(start: Start) -> None:
     """A thread may hold it at the fork; in the child, its frame stays, and what it worked on."""
     people = (worker := start()).recorder.people
@@ -412,28 +401,6 @@ def test_a_loss_is_noticed_though_the_reply_to_the_next_write_is_lost(
     worker.looks()
     worker.writes()
     assert worker.presence.count() == 3
-
-
-def test_after_a_restart_without_data_all_sightings_are_written_again_with_their_times(
-    own: Server, start: Start, store: str
-) -> None:
-    first, second = workers = [start(own.url, store=store) for _ in range(2)]
-    first.saw("ann", "bob")
-    second.saw("bob", "cy")
-    for worker in workers:
-        worker.looks()
-    own.stop()
-    own.start()
-    assert first.presence.count() == 0
-    for worker in workers:
-        worker.looks()
-        worker.writes()
-    assert first.presence.count() == 3
-    if store == "sorted-set":
-        assert second.presence.last_seen("ann") == moment_of(NOON)
-    for worker in workers:
-        assert worker.dropped == {}
-        assert worker.recorder.stats().recorded == 4
 
 
 def test_who_a_reader_took_offline_stays_so_after_a_loss(own: Server, start: Start) -> None:
