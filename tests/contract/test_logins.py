@@ -1,7 +1,7 @@
 """Whom a visit counts for, and which logins count: some are refused, checked, or end."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -309,23 +309,6 @@ def test_a_status_line_that_is_none_accepts_nobody(line: Any, site: Site) -> Non
     assert online(settings) == [GUEST]
 
 
-@both
-def test_a_handler_is_told_nobody_until_the_response_has_a_status(ask: Ask, site: Site) -> None:
-    """Neither does it count anybody as it asks: a wrong password would count then, too."""
-    found: list[Any] = []
-
-    def look(state: State) -> None:
-        visit = state["presence_middleware.visit"]
-        visit.flush()
-        found.append((visit.identity, online(site(CHECKED))))
-
-    ask(site(CHECKED), Call(BASIC, before=look, after=look))
-    assert found == [(None, []), (Identity("user", "ann"), [ANN])]
-    found.clear()
-    ask(site(CHECKED), Call({}, before=look))
-    assert found[0][0].kind == "guest", "nobody's name waits for a check"
-
-
 def test_start_response_is_wrapped_only_where_a_status_matters(site: Site) -> None:
     app, start = Mock(return_value=[]), Mock(return_value=print)
     for identity, path, is_own in (
@@ -341,29 +324,6 @@ def test_start_response_is_wrapped_only_where_a_status_matters(site: Site) -> No
     wsgi.PresenceMiddleware(inner, settings=site(CHECKED))({**ENVIRON}, start)
     given = getclosurevars(app.call_args.args[1]).nonlocals
     assert given["start_response"] is start, "of two, one wraps"
-
-
-def test_a_long_response_counts_as_soon_as_its_status_is_known(site: Site) -> None:
-    settings = site(CHECKED, flush_interval="0.05s")
-    presence = Presence(settings)
-
-    def app(_: State, start_response: Any) -> Iterator[bytes]:
-        recorder.run_once()
-        found.append(presence.counts()["user"])
-        start_response("200 OK", [])
-        yield b"a"
-        yield b"b"
-
-    found: list[int] = []
-    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
-    recorder = wrapped.recorder
-    body = wrapped({**ENVIRON}, lambda *_: print)
-    lines = iter(body)
-    assert next(lines) == b"a"
-    wait_until(lambda: presence.is_online("ann"))
-    assert found == [0]
-    body.close()
-    assert online(settings) == [ANN]
 
 
 @pytest.mark.parametrize(
