@@ -7,7 +7,6 @@ import random
 import re
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -36,7 +35,7 @@ from presence_middleware.stores import Batch, Plan, keys
 from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange, in_loop
-from tests.support.backends import Server, by_trips, client_of, wait_until
+from tests.support.backends import Server, by_trips, client_of
 from tests.support.beside import in_child
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
@@ -90,41 +89,6 @@ def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., Shar
         if not hundredth:
             presence.touch("bob")
     assert reads.call_count == 3
-
-
-class Killed(BaseException):
-    """The exception that ends a greenlet."""
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
-    """If the thread that reads is killed, another one reads."""
-    claims, reads = list[None](), Mock(return_value=ANSWER)
-
-    def clock() -> float:
-        claims.append(None)  # by a reader who asks
-        return 0.0
-
-    cache = Cache(clock)
-
-    def run(plan: Plan[Any]) -> Response:
-        answer: Response = reads(plan)
-        if reads.call_count == 1:
-            wait_until(lambda: len(claims) == READERS)
-        if reads.call_count <= killed:
-            raise Killed
-        return answer
-
-    def ask(_: int) -> Response | None:
-        try:
-            return at_once(cache.get(READ, run))
-        except Killed:
-            return None
-
-    with ThreadPoolExecutor(READERS) as pool:
-        answers = list(pool.map(ask, range(READERS)))
-    assert (answers.count(None), answers.count(ANSWER)) == (killed, READERS - killed)
-    assert reads.call_count == 1 + killed
 
 
 def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another_reads() -> None:
