@@ -436,28 +436,6 @@ def test_what_is_no_cursor_or_name_and_too_many_ids_are_refused(
         presence.events(name=name).close()
 
 
-def test_after_a_cursor_nothing_is_missing_or_repeated(sharded: FollowedSite) -> None:
-    site = sharded
-    ids = [f"user{number}" for number in range(30)]
-    received: list[str] = []
-    with site.presence.events() as first:
-        until_read(site.presence)
-        site.saw(ids[0])
-        event = next(first)
-        for step in range(1, 30, 4):  # the hub goes on between two iterators
-            for id in ids[step : step + 4]:
-                site.saw(id)
-            received.append(event.id)
-            with site.presence.events(after=event.cursor) as events:
-                for _ in range(2):
-                    event = next(events)
-                    received.append(event.id)
-            received.pop()
-        with site.presence.events(after=event.cursor) as events:
-            received += [event.id] + [next(events).id for _ in range(30 - len(received) - 1)]
-    assert sorted(received) == sorted(ids)
-
-
 def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite) -> None:
     with site.presence.events() as events:
         until_read(site.presence)
