@@ -321,17 +321,6 @@ def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Site, stale
     assert site.redis.zrange(key, 0, -1) == [b"online"]
 
 
-def test_a_clean_up_removes_only_what_nobody_can_ask_for(site: Site) -> None:
-    keep = site.settings.keep_seconds("user")
-    ages = {"online": 0, "offline": KEEP + 1, "old": keep - 1, "too old": keep + 1}
-    names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "gone")]
-    for name in names:
-        site.redis.zadd(name, {id: NOON - age for id, age in ages.items()})
-    cleaned_up(site, "user", names[0])
-    for name in names:
-        assert site.redis.zrange(name, 0, -1) == [b"old", b"offline", b"online"]
-
-
 @pytest.mark.parametrize("kind", ["user", "guest"])
 def test_who_left_minute_sets_stays_like_others(valkey: Server, prefix: str, kind: str) -> None:
     with opened_site(settings(valkey.url, prefix, store="minute-sets")) as site:
