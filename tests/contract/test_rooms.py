@@ -108,31 +108,6 @@ def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: S
     assert room(worker) == []
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-@pytest.mark.parametrize("act", [None, Act.GOODBYE])
-def test_whoever_comes_back_without_a_page_is_in_no_room(
-    start: Start, act: Act | None, *, is_lost: bool
-) -> None:
-    """Neither what waits through an outage nor what is written again says otherwise."""
-    worker = start(**RULE, pulse_path="/pulse")
-    worker.did("ann", room="/t/1")
-    if is_lost:
-        worker.writes()
-    if act is not None:
-        worker.clock.now += 10
-        worker.did("ann", act=act)
-    if is_lost:
-        worker.writes()
-    worker.clock.now += WINDOW if act is None else worker.settings.grace_seconds
-    worker.saw("ann")
-    assert (worker.online(), room(worker)) == (["ann"], [])
-    if is_lost:
-        worker.run(send("DEL", worker.store.keys(worker.clock.now)[0]))
-        worker.saw("dan")  # finds the loss
-        worker.writes()
-        assert (worker.online(), room(worker)) == (["ann", "dan"], [])
-
-
 def test_a_room_that_was_left_in_an_outage_is_not_entered_again(start: Start) -> None:
     worker = start(**RULE, pulse_path="/pulse")
     worker.saw("ann", room="/t/1")
