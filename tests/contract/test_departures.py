@@ -16,7 +16,7 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.stores import Act, Store, Write
+from presence_middleware.stores import Act, Store, Write, moment_of
 from presence_middleware.stores.plan import to_microseconds
 from tests.support.asking import State
 from tests.support.backends import Server, wait_until
