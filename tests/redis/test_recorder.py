@@ -1,5 +1,6 @@
 """The recorder: the sightings it accepts, when it writes them, and which it keeps."""
 
+import asyncio
 import math
 import os
 import signal
@@ -14,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from flask import Flask
 
-from presence_middleware import Presence, embedded, wsgi
+from presence_middleware import Presence, asgi, embedded, wsgi
 from presence_middleware.connections.drivers import READ_SECONDS, Driver
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
@@ -210,6 +211,19 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
     one, same = (recorder_for(by_header(valkey.url, prefix)) for _ in range(2))
     assert one is same
     assert one is not recorder_for(by_header(valkey.url, prefix, window="15m"))
+
+
+def test_an_asgi_app_asks_a_plain_client_in_threads(valkey: Server, prefix: str) -> None:
+    counts = []
+
+    async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        counts.append(await scope["presence_middleware.presence"].count())
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
+    site = by_header("redis://localhost:1", prefix)
+    app = asgi.PresenceMiddleware(count, settings=site, client=valkey.client)
+    asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
+    assert counts == [1]
 
 
 def test_a_child_starts_afresh_and_the_parent_writes(idle: Recorder, presence: Presence) -> None:
