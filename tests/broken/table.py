@@ -901,6 +901,11 @@ unknown-redis-py-raises: A redis-py that cannot be imported is an outage of Redi
 = redis/test_recorder.py::test_a_sighting_that_arrives_during_a_flush_is_no_failure
 late-sighting-is-a-failure: A sighting that arrives during a flush is no failure of it.
 ~ attempt.failure is None and not has_left ==> attempt.failure is None and people.is_empty
+= redis/test_recorder.py::test_an_app_asks_the_client_that_its_wrapper_is_given
+client-of-a-wsgi-app-is-dropped in wsgi.py: A wrapper uses the client that it is given.
+~ recorder_for(settings, client, clock) ==> recorder_for(settings, None, clock)
+client-of-an-asgi-app-is-dropped in asgi.py: The same over ASGI.
+~ recorder_for(settings, client, clock) ==> recorder_for(settings, None, clock)
 = redis/test_recorder.py::test_an_exit_out_of_time_leaves_the_upkeep_to_run_out
 exit-waits-to-give-up-the-upkeep: All recorders of a process end within two seconds, also at rest.
 ~ driver.run(self._lease.give_up(), deadline) ==> driver.run(self._lease.give_up())

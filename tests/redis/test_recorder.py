@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 from flask import Flask
@@ -21,6 +22,7 @@ from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
 from presence_middleware.recorder.recorder import FLUSH_SECONDS
+from presence_middleware.request import READER
 from presence_middleware.stores import agree, keys, moment_of
 from presence_middleware.stores.agreement import SharedSettings
 from presence_middleware.upkeep import Upkeep
@@ -213,17 +215,22 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
     assert one is not recorder_for(by_header(valkey.url, prefix, window="15m"))
 
 
-def test_an_asgi_app_asks_a_plain_client_in_threads(valkey: Server, prefix: str) -> None:
+def test_an_app_asks_the_client_that_its_wrapper_is_given(valkey: Server, prefix: str) -> None:
+    """Over ASGI in threads, as it is a plain one."""
     counts = []
 
-    async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        counts.append(await scope["presence_middleware.presence"].count())
+    def answer(environ: WSGIEnvironment, _: StartResponse) -> list[bytes]:
+        counts.append(environ[READER].count())
+        return []
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
-    site = by_header("redis://localhost:1", prefix)
-    app = asgi.PresenceMiddleware(count, settings=site, client=valkey.client)
-    asyncio.run(app(scope, None, None))  # type: ignore[arg-type]
-    assert counts == [1]
+    async def send_answer(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        counts.append(await scope[READER].count())
+
+    given: Any = {"settings": by_header("redis://localhost:1", prefix), "client": valkey.client}
+    wsgi.PresenceMiddleware(answer, **given)({"HTTP_X_USER": "ann"}, Mock())
+    app: Any = asgi.PresenceMiddleware(send_answer, **given)
+    asyncio.run(app({"type": "http", "headers": [(b"x-user", b"bob")]}, None, None))
+    assert counts == [1, 2]
 
 
 def test_a_child_starts_afresh_and_the_parent_writes(idle: Recorder, presence: Presence) -> None:
