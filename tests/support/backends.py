@@ -105,5 +105,6 @@ class Server:
             wait_until(lambda: is_up(client))
 
     def stop(self) -> None:
+        self.client.close()  # or the end of Python may warn of its sockets
         self.process.kill()
         self.process.wait()
