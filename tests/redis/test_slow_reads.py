@@ -537,12 +537,12 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
 
 
 def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, prefix: str) -> None:
-    closed, begun = asyncio.new_event_loop(), asyncio.new_event_loop()
+    closed, *begun = (asyncio.new_event_loop() for _ in range(3))
 
     def is_closed() -> bool:
-        """Other threads have their turn: one forgets the closed loop, too, and one begins."""
+        """Other threads have their turn: one forgets the closed loop, too, and two begin."""
         drivers.async_clients.pop(closed, None)
-        drivers.async_clients[begun] = {}
+        drivers.async_clients.update((loop, {}) for loop in begun)
         return True
 
     drivers.async_clients[closed] = {}
@@ -550,7 +550,8 @@ def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, pref
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closed, "is_closed", is_closed)
         assert awaited(by_header(valkey.url, prefix), lambda presence: presence.count()) == 0
-    begun.close()
+    for loop in begun:
+        loop.close()
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
