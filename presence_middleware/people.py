@@ -117,12 +117,6 @@ class Person:
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
 
-    def departed(self, departure: Departed) -> None:
-        """Note that the server has a departure; after an erasure, forget the last-seen time."""
-        departure.is_sent = True
-        if departure.act is ERASED and self.seen <= departure.at:
-            self.seen = self.sent = NEVER
-
     def last_act(self) -> float:
         """Return when the person was last seen, or departed."""
         return max(self.seen, self.left.at, self.goodbye.at)
@@ -419,7 +413,7 @@ class People(Memory):
             for person, seen, arrival, room, departures in taken:
                 del self._in_flight[person]
                 for departure in departures:
-                    person.departed(departure)
+                    departure.is_sent = True
                 if seen is None:
                     continue
                 self.pending -= 1

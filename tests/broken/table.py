@@ -221,7 +221,7 @@ child-takes-the-people-of-its-parent: A child waits for no lock that its parent 
 logout-brings-an-erased-time-back: A logout long after an erasure brings no last-seen time back.
 ~ departure.at - window < person.seen <= departure.at ==> NEVER < person.seen <= departure.at
 erased-time-is-sent-with-a-logout: Whoever was erased has no last-seen time that a logout brings.
-~ if departure.act is ERASED and self.seen <= departure.at: ==> if False:
+~ elif known.act is ERASED and known.is_sent: ==> elif False:
 = contract/test_departures.py contract/test_logins.py contract/test_contract.py
 return-after-logout-is-refused: A user who returns right after a logout is online.
 ~ time = max(time, person.goodbye.least_time(seen), after_logout) ==> pass
