@@ -116,7 +116,7 @@ class NameLease(Lease):
 
         A failure is reported to the iterator if it lasts.
         """
-        streams, was_held = self._streams, self.is_held
+        streams, ends_at = self._streams, self.ends_at
         try:
             if not self.start:
                 self.start = cursor_of(streams.positions(self._created_at))
@@ -129,8 +129,8 @@ class NameLease(Lease):
             if is_taken:
                 self._begin = streams.resume(place)
                 self._handled = cursor_of(self._begin)
-        # Since it ran out, the iterator waits.
-        return is_taken or (bool(place) and not was_held)
+        # Since the lease ran out, perhaps before this reply came, the iterator waits.
+        return is_taken or (bool(place) and ends_at <= time.monotonic())
 
     def _hold(self) -> Plan[str]:
         """Take or renew the lease; return the place that is stored, empty if another holds it."""

@@ -167,19 +167,20 @@ class Lease:
         self.pid, self.lock = getpid(), threading.Lock()
         """The process, and a lock of its thread that does the work."""
         self._who = secrets.token_hex(8)
-        self._ends_at = -math.inf  # by `time.monotonic`: the clock of tests may stop
+        self.ends_at = -math.inf
+        """When the lease ends, by `time.monotonic`: the clock of tests may stop."""
 
     @property
     def is_held(self) -> bool:
         """True if the lease is held, as far as this process knows."""
-        return time.monotonic() < self._ends_at
+        return time.monotonic() < self.ends_at
 
     def take(self, seconds: float) -> Plan[float]:
         """Take the lease for `seconds` if it is free.
 
         Return 0.0 if this process holds it now, or else after how many seconds it may be free.
         """
-        if self._ends_at > -math.inf:
+        if self.ends_at > -math.inf:
             # The key may still have the name of this lease: its process could not be sure of that.
             yield from self.renew(seconds)
             if self.is_held:
@@ -192,11 +193,11 @@ class Lease:
             return float(left) / 1000
         milliseconds = math.ceil(seconds * 1000)
         take = ("SET", self.key, self._who, "PX", milliseconds, *(() if is_stale else ("NX",)))
-        self._ends_at = time.monotonic()  # the reply may get lost
+        self.ends_at = time.monotonic()  # the reply may get lost
         (is_taken,) = yield Batch((take,))
         if not is_taken:
             return seconds
-        self._ends_at = ends_at
+        self.ends_at = ends_at
         return 0.0
 
     def renew(self, seconds: float) -> Plan[None]:
@@ -204,11 +205,11 @@ class Lease:
         ends_at = time.monotonic() + seconds
         (holder,) = yield Batch((("GETEX", self.key, "PX", math.ceil(seconds * 1000)),))
         is_mine = holder is not None and decoded(holder) == self._who
-        self._ends_at = ends_at if is_mine else -math.inf
+        self.ends_at = ends_at if is_mine else -math.inf
 
     def give_up(self) -> Plan[None]:
         """Let another process take the lease at once, unless this process has lost it."""
-        self._ends_at = -math.inf
+        self.ends_at = -math.inf
         (holder,) = yield Batch((("GET", self.key),))
         if holder is not None and decoded(holder) == self._who:
             yield Batch((("DEL", self.key),))

@@ -384,13 +384,15 @@ second-name-is-not-given-up: A process that ends gives up all its names.
 closed-name-is-taken-again: A name that was given up is free for others.
 ~ self._leases.discard(lease) ==> pass
 two-holders-of-a-name: One process at a time receives the events of a name.
-~ return time.monotonic() < self._ends_at ==> return True
+~ return time.monotonic() < self.ends_at ==> return True
 handled-place-is-not-stored: Another process goes on after the last event that was handled.
 ~ yield Batch((("SET", place, handled, ==> yield Batch((("SET", place, self.start,
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
 ~ self._in_hand = event.cursor ==> self._handled = event.cursor
 lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
 ~ if handed is None or handed: ==> if handed:
+lease-that-ran-out-wakes-nobody: Whoever waits as a lease is held again receives what waited.
+~ (bool(place) and ends_at <= time.monotonic()) ==> False
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
 ~ self.start, self._handled, self._in_hand = handled, "", "" ==> pass
 each-who-is-behind-waits-for-an-outage: In an outage, few who are behind occupy a thread.

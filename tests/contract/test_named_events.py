@@ -217,7 +217,9 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory", "valkey"], indirect=True)
-def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
+def test_a_lease_has_one_holder_and_stores_what_is_handled(
+    backend: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(settings(backend.url, prefix, **GIVEN))
 
     streams = site.presence.backend.feed("user").streams
@@ -242,6 +244,12 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
     ann.end()
     assert not ann.hold()
     bob.hand_out(iter(()), third)
+    assert not bob.hold()
+    # It runs out before the reply comes: whoever asks for an event meanwhile waits.
+    with monkeypatch.context() as patch:
+        on_call(patch, streams, "run", lambda *_: wait_until(lambda: not bob.is_held))
+        bob.ends_at = time.monotonic() + 0.01
+        assert bob.hold()
     assert not bob.hold()
     # A clock that was set back makes a lease seem long.
     site.run("EXPIRE", site.lease_key(), 3600)
@@ -281,7 +289,7 @@ def test_a_lease_held_again_drops_nothing(plain: Site, monkeypatch: pytest.Monke
 
     def sometimes(lease: feed_module.NameLease, *_: Any) -> None:
         if next(turns) % 2:
-            lease._ends_at = 0.0  # it has just run out
+            lease.ends_at = 0.0  # it has just run out
 
     on_call(monkeypatch, feed_module.NameLease, "hand_out", sometimes)
     monkeypatch.setattr(pages, "CHUNK_BYTES", 0)
