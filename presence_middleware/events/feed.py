@@ -218,12 +218,13 @@ class Feed:
                 era.is_over = True
             leases = list(self._leases)
             self._leases.clear()
+        # The thread may be giving them up before anybody waits for that.
+        held = [lease for lease in leases if lease.is_held]
         for lease in leases:
             self.release(lease)
         self._wake()
-        for lease in leases:
-            if lease.is_held:
-                lease.released.wait(max(0.0, deadline - time.monotonic()))
+        for lease in held:
+            lease.released.wait(max(0.0, deadline - time.monotonic()))
 
     def _wake(self) -> None:
         # Whoever is awake may wait again before the last of these is woken.

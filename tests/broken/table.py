@@ -381,6 +381,9 @@ gone-people-keep-their-room: Whoever was counted as gone comes back into no room
 = contract/test_named_events.py
 second-name-is-not-given-up: A process that ends gives up all its names.
 ~ if self._woken.empty() and not self._era(): ==> if not self._era():
+name-that-is-being-given-up-is-left: A process that ends waits for the thread that gives up names.
+-         for lease in held:
++         for lease in [lease for lease in leases if lease.is_held]:
 closed-name-is-taken-again: A name that was given up is free for others.
 ~ self._leases.discard(lease) ==> pass
 two-holders-of-a-name: One process at a time receives the events of a name.
