@@ -8,7 +8,6 @@ import asyncio
 import atexit
 import math
 import os
-import queue
 import re
 import threading
 import time
@@ -203,14 +202,16 @@ class Driver(_Runner):
             return self.execute(client, batch)
         free = free_slots(client, self._max_readers)
         # The wait takes at most half of the time until the deadline; the rest is for Redis.
-        try:
-            slot = free.get(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX))
-        except queue.Empty:
-            raise ConnectionsBusy from None
+        if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+            raise ConnectionsBusy
         try:
             return self.execute(client, batch)
         finally:
-            free.put(slot)
+            try:
+                free.release()
+            except BaseException:  # gevent killed the greenlet that waited to return its slot
+                free.release()
+                raise
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies, as `exchange` does."""

@@ -8,7 +8,6 @@ readers wait for a slot instead. The thread that writes takes no slot and never 
 import asyncio
 import math
 import os
-import queue
 import socket
 import threading
 import time
@@ -96,7 +95,7 @@ _slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
-    """Return a client's free slots: a queue for threads of this process, or a loop's semaphore.
+    """Return the semaphore of a client's slots, for an event loop or for threads of this process.
 
     `max_readers` is how many may use the client at once, by default the room in its pool.
     """
@@ -109,12 +108,7 @@ def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
         room = max_readers or int(max(1, min(CONNECTIONS, size - 1)))
         for former in set(semaphores) - {user}:
             semaphores.pop(former, None)
-        free = asyncio.Semaphore(room)
-        if loop is None:
-            # No semaphore: a greenlet of gevent may be killed where it waits to return its slot.
-            free = queue.SimpleQueue()
-            for number in range(room):
-                free.put(number)
         # If several threads make one at once, all use the first.
+        free = threading.Semaphore(room) if loop is None else asyncio.Semaphore(room)
         free = semaphores.setdefault(user, free)
     return free

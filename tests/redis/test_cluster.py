@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -274,12 +274,11 @@ def test_a_write_waits_for_no_reader(settings: Settings) -> None:
     recorder = Recorder(settings, background=False)
     recorder.record(("user", "ann"), recorder.stamp())
     client = recorder.backend.driver.connect()
-    slots = limits.free_slots(client, None)
-    taken = [slots.get_nowait() for _ in range(limits.CONNECTIONS)]
-    assert recorder.flush()
+    with ExitStack() as stack:
+        for _ in range(limits.CONNECTIONS):
+            stack.enter_context(limits.free_slots(client, None))
+        assert recorder.flush()
     recorder.close()
-    for slot in taken:
-        slots.put(slot)
 
 
 @pytest.mark.parametrize("asks_for_time", [True, False])

@@ -397,8 +397,7 @@ def all_taken(presence: Presence) -> Iterator[None]:
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
             stack.callback(client.client().close)
-            slots = limits.free_slots(client, None)
-            stack.callback(slots.put, slots.get())
+            stack.enter_context(limits.free_slots(client, None))
         yield
 
 
@@ -445,14 +444,17 @@ def test_a_server_reads_after_the_main_thread_has_ended(variables: dict[str, str
     assert run_program(ENDED, **variables).stdout == "0\n"
 
 
-KILLED = """
-from gevent import monkey, sleep, spawn
+GEVENT = """
+from gevent import get_hub, monkey, sleep, spawn
 
 monkey.patch_all()
 from presence_middleware import Presence
 from tests.support.backends import send
 
 driver = Presence.from_env().backend.driver
+driver.connect()
+"""
+KILLED = """
 driver.execute = lambda *_: sleep() or ["PONG"]
 for turns in [*range(9)] * 20:
     readers = [spawn(driver.run, send("PING")) for _ in range(2)]
@@ -472,7 +474,20 @@ print(driver.run(send("PING")))
 
 def test_a_reader_that_is_killed_keeps_no_slot() -> None:
     """As a `Timeout` of gevent does in a handler, wherever the reader waits."""
-    assert run_program(KILLED).stdout == "PONG\n"
+    assert run_program(GEVENT + KILLED).stdout == "PONG\n"
+
+
+NATIVE = """
+driver.execute = lambda *_: sleep(0.001) or ["PONG"]
+starts = (spawn, get_hub().threadpool.spawn) * 4
+readers = [start(driver.run, send("PING")) for start in starts]
+print({each.get() for each in readers})
+"""
+
+
+def test_native_threads_and_greenlets_wait_for_the_same_slot() -> None:
+    given = {"PRESENCE_REDIS_URL": "redis://localhost?max_connections=1"}
+    assert run_program(GEVENT + NATIVE, **given).stdout == "{'PONG'}\n"
 
 
 def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:
