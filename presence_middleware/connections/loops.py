@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -55,11 +56,9 @@ async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
 
         return await trio.to_thread.run_sync(function, *arguments)
     work = partial(copy_context().run, function, *arguments)
-    try:
-        running = asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
-    except RuntimeError:  # the main thread has ended, and with it all executors
+    if not threading.main_thread().is_alive():  # Python has ended all executors
         return work()
-    return await running
+    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
 
 
 @cache

@@ -444,6 +444,17 @@ def test_a_server_reads_after_the_main_thread_has_ended(variables: dict[str, str
     assert run_program(ENDED, **variables).stdout == "0\n"
 
 
+def test_a_read_for_which_no_thread_can_start_is_not_run_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool runs it later: it would be run twice, and perhaps at the same time."""
+    failing, ran = Mock(side_effect=RuntimeError("can't start new thread")), list[object]()
+    monkeypatch.setattr(ThreadPoolExecutor, "_adjust_thread_count", failing)
+    with pytest.raises(RuntimeError, match="new thread"):
+        asyncio.run(in_thread(lambda: ran.append(threading.current_thread())))
+    assert threading.current_thread() not in ran
+
+
 GEVENT = """
 from gevent import get_hub, monkey, sleep, spawn
 
