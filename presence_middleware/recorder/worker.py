@@ -64,7 +64,8 @@ class Worker:
         self.is_started = not is_uwsgi()
         with self._starting:
             if self.thread is None or not self.thread.is_alive():
-                self.thread, self.stopping = None, threading.Event()
+                former, self.stopping, self.thread = self.stopping, threading.Event(), None
+                former.set()  # an interrupt may have come while a thread started
                 if threads_run():
                     # An isolated subinterpreter of Python 3.12 refuses to make a daemon thread.
                     with suppress(RuntimeError):
@@ -81,8 +82,7 @@ class Worker:
     def _run(self, stopping: threading.Event) -> None:
         """Run a round as soon as the thread is woken, then again after each pause."""
         pause = 0.0
-        # If an interrupt came while it started, there is another thread.
-        while stopping is self.stopping and not stopping.wait(pause):
+        while not stopping.wait(pause):
             self._woken.wait(self._interval)
             self._woken.clear()
             run_once = self._run_once()
