@@ -398,20 +398,24 @@ def test_a_name_that_was_given_up_stays_free_while_its_process_follows_others(pl
     assert plain.holder() is None
 
 
-def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
+def test_a_lease_that_was_away_for_a_moment_is_noticed(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = plain.begun(plain.named())
     after = cursors(plain)
     ids(first, 1)
 
-    def wait_until_renewed() -> None:
-        plain.run("PERSIST", plain.lease_key())
-        wait_until(lambda: plain.run("PTTL", plain.lease_key()) > 0)
+    asked = list[None]()
 
-    wait_until_renewed()  # it has read the reply to its question who holds the lease
-    change = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('DEL', KEYS[2])"
-    plain.run("EVAL", change, 2, plain.handled_key, plain.lease_key(), after[2])
-    wait_until(lambda: plain.holder() is not None)
-    wait_until_renewed()  # it asks again only after it has read the reply
+    def move_on(*_: object) -> None:
+        """Another has held the lease and given it up, between two renewals."""
+        if not asked:
+            change = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('DEL', KEYS[2])"
+            plain.run("EVAL", change, 2, plain.handled_key, plain.lease_key(), after[2])
+        asked.append(None)
+
+    on_call(monkeypatch, feed_module.NameLease, "hold", move_on)
+    wait_until(lambda: len(asked) > 1)
     assert next(first).cursor == after[3]
 
 
