@@ -354,11 +354,11 @@ class Recorder:
         """
         self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
-        if error := attempt.error():
+        if error := attempt.take_error():
             try:
                 raise error.with_traceback(None)
             finally:
-                del attempt, error  # in a cycle with this frame, they would keep the request
+                del error  # in a cycle with this frame, it would keep the request
         return attempt
 
     def depart(self, who: Who, act: Act) -> None:

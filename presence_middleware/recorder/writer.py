@@ -52,12 +52,20 @@ class Attempt:
     failure: Exception | None = None
     """The last error. None also if a target was avoided."""
 
-    def error(self) -> Exception | None:
-        """Return the error that the reader gets: of the query, or of an outage before it."""
-        if self.query is None:
-            return self.answer if isinstance(self.answer, Exception) else None
-        is_outage = isinstance(self.failure, PresenceUnavailable)
-        return self.failure if is_outage and not isinstance(self.failure, RedisRefused) else None
+    def take_error(self) -> Exception | None:
+        """Return the error that the reader gets: of the query, or of an outage before it.
+
+        It is forgotten here: in a cycle with the frames of its traceback, it would keep the
+        request.
+        """
+        failure, self.failure = self.failure, None
+        if self.query is not None:
+            is_outage = isinstance(failure, PresenceUnavailable)
+            return failure if is_outage and not isinstance(failure, RedisRefused) else None
+        if not isinstance(self.answer, Exception):
+            return None
+        error, self.answer = self.answer, None
+        return error
 
 
 @dataclass

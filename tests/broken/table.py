@@ -737,7 +737,7 @@ shorter-window-looks-like-a-loss: A process with a shorter window makes no idle 
 store-of-another-kind-differs: If kinds differ, no process is told to set the store of a kind.
 ~ self._settings.get(name, value) != value ==> self._settings.get(name, "") != value
 reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.
-~ is_outage = isinstance(self.failure, PresenceUnavailable) ==> is_outage = False
+~ is_outage = isinstance(failure, PresenceUnavailable) ==> is_outage = False
 outage-of-a-shard-ends-early: The outage of a shard lasts until all of it is written.
 ~ return has_left ==> return False
 each-shard-is-a-failure: A server that refuses all of its shards has failed once.
@@ -760,7 +760,7 @@ guests-without-the-key-are-one: Guests wait until the key of hashes is known.
 shorter-retention-wins: The longest retention of all processes is respected.
 ~ keep_seconds[kind] = max(keep_seconds[kind], float(value)) ==> pass
 full-server-answers-nobody: A full server, which refuses writes, answers readers.
-~ if is_outage and not isinstance(self.failure, RedisRefused) else None ==> if is_outage else None
+~ if is_outage and not isinstance(failure, RedisRefused) else None ==> if is_outage else None
 refused-server-is-not-cleaned: A full server is cleaned up and records again.
 ~ is_refused = health.is_refusing() and ==> is_refused = False and
 failed-sample-is-not-retried: A sample that failed is tried again in its minute.
@@ -1840,7 +1840,7 @@ derived-id-is-refused: An id is of a usual type, of one that inherits from it, o
 text-is-taken-for-ids: A text is no list of ids.
 ~ isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable): ==> not isinstance(ids, Iterable):
 refused-question-keeps-its-request: A question that fails keeps no request.
-~ del attempt, error ==> pass
+~ failure, self.failure = self.failure, None ==> failure = self.failure
 unanswered-question-keeps-its-request: A question that meets an outage keeps no request.
 ~ del failure ==> pass
 
