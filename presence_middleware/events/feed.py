@@ -193,7 +193,9 @@ class Feed:
             era = self._era() or Era()
             if self._thread is None:
                 self.page = Page(self.streams)
-                thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
+                thread = threading.Thread(
+                    target=self._run, args=(self.page,), name="presence-events", daemon=True
+                )
                 thread.start()
                 self._thread = thread
             self._era = ref(era)
@@ -234,15 +236,15 @@ class Feed:
             if number % WOKEN_AT_ONCE == 0:
                 time.sleep(WAKE_PAUSE)
 
-    def _run(self) -> None:
+    def _run(self, page: Page) -> None:
         read_at = time.monotonic()
         while True:
             if is_server_stopping():
                 self.close()
             with self._lock:
                 leases = list(self._leases)
-                if self._thread is not threading.current_thread():
-                    return  # an interrupt came while it started
+                if self.page is not page:
+                    return  # an interrupt came while it started, and there is another thread
                 if self._woken.empty() and not self._era():
                     self._thread = None
                     return

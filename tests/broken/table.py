@@ -800,7 +800,7 @@ interrupt-loses-a-visit-that-asks: A request that is interrupted when it asks is
 second-thread-writes: A thread that writes, and whose start was interrupted, ends.
 ~ former.set()  # an interrupt ==> pass  #
 second-thread-reads-events: A thread that reads events, and whose start was interrupted, ends.
-~ if self._thread is not threading.current_thread(): ==> if False:
+~ if self.page is not page: ==> if False:
 = redis/test_outages.py::test_a_server_that_is_away_is_asked_once
 look-asks-a-server-that-is-away: The look for lost data leaves a server alone that is away.
 ~ >= self._check_every and is_well(node_of(shard.name)) ==> >= self._check_every
