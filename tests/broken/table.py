@@ -690,6 +690,9 @@ end-of-iterators-lasts: Iterators may begin after all were ended, also if one be
 +             era.is_over = True
 +         with self._lock:
 +             leases = list(self._leases)
+= redis/test_follow.py::test_events_go_on_when_gevent_patches_later_still
+events-end-at-the-patch: Events go on if gevent patches after they were begun.
+~ if self.page is not page: ==> if self._thread is not threading.current_thread():
 = redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
 queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
 ~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")

@@ -400,6 +400,29 @@ def test_events_hold_no_other_greenlet_when_gevent_patches_late(variables: dict[
     assert run_program(FOLLOWS, PRESENCE_EVENTS="user", **variables).stdout == "ann\n"
 
 
+FOLLOWED = """
+from threading import Thread
+from presence_middleware import Presence
+from gevent import monkey
+
+presence = Presence.from_env()
+with presence.events() as events:
+    presence.touch("bob")
+    next(events)
+    reader = Thread(target=lambda: print(next(events).id), daemon=True)
+    reader.start()
+    while not presence.backend.feed("user").waiters:
+        pass
+    monkey.patch_all()
+    presence.touch("ann")
+    reader.join(10)
+"""
+
+
+def test_events_go_on_when_gevent_patches_later_still(variables: dict[str, str]) -> None:
+    assert run_program(FOLLOWED, PRESENCE_EVENTS="user", **variables).stdout == "ann\n"
+
+
 def test_iterators_that_wait_for_their_turn_hold_no_event_loop(site: FollowedSite) -> None:
     presence = AsyncPresence(site.settings, clock=site.clock)
 
