@@ -19,6 +19,7 @@ from typing import Any
 
 from ..backend import Backend
 from ..connections.drivers import Driver
+from ..connections.health import MAX_PAUSE_SECONDS
 from ..connections.server import TRUSTED, ServerClock
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.resolver import IdentityResolver
@@ -248,6 +249,8 @@ class Agreement:
         self._backend, self._resolver, self._hints = backend, resolver, hints
         self._proposal = secrets.token_hex(32)
         self._agreed_at, self._generation = 0.0, -1
+        self._asks_after = -math.inf
+        """When to ask again, after a node of a Cluster that stores the agreement was away."""
 
     def reach(self, driver: Driver, deadline: float) -> None:
         """Agree again if the last time is long ago, or if another server may answer since.
@@ -262,6 +265,8 @@ class Agreement:
             return
         if not clock.is_trusted(TRUSTED / 5):
             driver.run(clock.synchronise(TRUSTED / 5), deadline)
+        if now < self._asks_after:
+            return
         try:
             driver.run(backend.layout.claim(now), deadline)
             in_force = driver.run(backend.shared_settings.publish(clock.moment(now)), deadline)
@@ -278,6 +283,8 @@ class Agreement:
             has_key = resolver.hasher.key or not resolver.shares_key
             if not (backend.layout.is_agreed and has_key):
                 raise
+            if driver.node_of(backend.settings.prefix):
+                self._asks_after = now + MAX_PAUSE_SECONDS  # or else each write would wait for it
         self._agreed_at, self._generation = now, generation
 
 

@@ -476,6 +476,10 @@ shards-of-different-moments: On a single server, a read of many shards is a snap
 = redis/test_cluster.py
 write-waits-for-readers in connections/cluster.py: On a Cluster, too, a write waits for no reader.
 ~ __init__(*arguments, **options) ==> __init__(*arguments)
+each-write-waits-for-a-node: While a node of the agreement hangs, writes to others do not wait.
+~ self._asks_after = now + MAX_PAUSE_SECONDS ==> self._asks_after = now
+node-is-never-asked-again: A node of the agreement that was away is asked again after some seconds.
+~ self._asks_after = now + MAX_PAUSE_SECONDS ==> self._asks_after = math.inf
 form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
 ~ message = _MOVED if is_elsewhere else ==> message =
 cluster-that-is-down-is-asked-once: What a Cluster refused for a moment is asked again at once.

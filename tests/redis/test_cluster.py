@@ -15,7 +15,9 @@ import redis
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
 from presence_middleware.connections import limits, server
+from presence_middleware.connections.clients import TIMEOUT
 from presence_middleware.connections.drivers import filled_pipeline
+from presence_middleware.connections.health import MAX_PAUSE_SECONDS
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, keys
@@ -27,6 +29,7 @@ from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
 from tests.support.servers import ROOT
+from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Clock, visit
 
 
@@ -168,6 +171,32 @@ def test_without_one_primary_the_others_still_work_and_nobody_is_missing_later(o
     wait_until(own.is_everyone_there, 20)
     wait_until(lambda: own.recorder.stats().pending == 0)
     assert adds_up(own.recorder)
+
+
+def test_writes_to_other_nodes_do_not_wait_for_the_one_of_the_agreement(own: Site) -> None:
+    """It is asked for the agreement again after some seconds."""
+    meta, clock = keys.layout(own.settings.prefix), Clock()
+    hung = own.cluster.owner_of(meta)
+    name = next(each for each in PEOPLE if own.home_of(each) is not hung)
+    recorder = Recorder(own.settings, clock=clock, background=False)
+
+    def writes() -> None:
+        recorder.health.lost_connection()  # after it, another server may answer
+        visit(recorder, name)
+        assert recorder.flush()
+
+    writes()
+    hung.pause()
+    with Stopwatch() as watch:
+        for _ in range(8):
+            writes()
+    hung.go_on()
+    assert watch.seconds < 8 * TIMEOUT / 2
+    hung.client.ping()  # before the reply, it does what came meanwhile
+    hung.client.delete(meta)
+    clock.now += MAX_PAUSE_SECONDS
+    writes()
+    assert hung.client.exists(meta)
 
 
 def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings: Settings) -> None:
