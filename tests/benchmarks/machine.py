@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-class Gauge:
+class Gauge(AbstractContextManager["Gauge"]):
     """What a server receives, and takes of the processor."""
 
     def __init__(self, url: str) -> None:
@@ -56,9 +56,6 @@ class Gauge:
         self.process = int(self.client.info("server")["process_id"])
         self._received()
         self._own = -self._received() + self._received()
-
-    def __enter__(self) -> "Gauge":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
@@ -79,7 +76,7 @@ class Gauge:
         return int(self.client.info("stats")["total_net_input_bytes"])
 
 
-class Child:
+class Child(AbstractContextManager["Child"]):
     """A process that runs a module and says when a step of it is done. It ends with the block."""
 
     def __init__(self, module: str, *arguments: object) -> None:
@@ -90,9 +87,6 @@ class Child:
             bufsize=0,
             env=environment(),
         )
-
-    def __enter__(self) -> "Child":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()

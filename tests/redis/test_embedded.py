@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import pytest
 from redis import Redis
@@ -141,7 +140,7 @@ def readers(path: str) -> list[Callable[[], int]]:
     return [Presence(settings).count, lambda: awaited(settings, AsyncPresence.count)]
 
 
-class User:
+class User(contextlib.AbstractContextManager["User"]):
     """Another process that runs `script`; see `PRELUDE` for its commands."""
 
     def __init__(self, directory: Path, script: str, **environment: str) -> None:
@@ -163,9 +162,6 @@ class User:
     def go(self) -> None:
         assert self.process.stdin
         self.process.stdin.write(b"go\n")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(ProcessLookupError):

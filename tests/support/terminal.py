@@ -8,8 +8,8 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Self
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from tests.support.backends import wait_until
 from tests.support.servers import environment
@@ -24,7 +24,7 @@ _VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC"
 _UNSET = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
 
-class Terminal:
+class Terminal(AbstractContextManager["Terminal"]):
     """The `presence` command, run at a terminal."""
 
     def __init__(
@@ -42,9 +42,6 @@ class Terminal:
             preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509
         )
         os.close(slave)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if not self.has_ended():
