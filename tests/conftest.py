@@ -23,7 +23,7 @@ from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
 from tests.support.leftovers import drop_leftovers, stop_recorders
-from tests.support.process import Process, Recording, Start
+from tests.support.timed_site import Process, Recording, Start
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -195,7 +195,7 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]:
+def site(store: str, backend: Backend, prefix: str) -> Iterator[Process]:
     """One contract: each store on each backend, asked plainly or with `await`.
 
     Every store and every backend is asked in both ways, but not each of their pairs.
@@ -209,7 +209,10 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 @pytest.fixture
 def start(valkey: Server, prefix: str) -> Start:
     """Starts processes of a site, by default on the Valkey server."""
-    return lambda url=valkey.url, **given: Process(url, prefix, **given)
+    usual = {"identity": "user=header:x-user, guest=ip:raw", "flush_interval": "0.05s"}
+    return lambda url=valkey.url, clock=None, **given: Process(
+        timed_site.settings(url, prefix, **{**usual, **given}), clock
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

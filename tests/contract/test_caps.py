@@ -16,8 +16,7 @@ from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
-from tests.support.process import Recording, Start
-from tests.support.timed_site import WINDOW, Clock
+from tests.support.timed_site import WINDOW, Clock, Recording, Start
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])

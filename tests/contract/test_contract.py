@@ -15,7 +15,7 @@ from presence_middleware.backend import Backend
 from presence_middleware.stores import Batch, Plan, Sighting, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.support.backends import REDIS_PY, Server, by_trips, matrix
-from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
+from tests.support.timed_site import NOON, WINDOW, Process, Start, opened, settings
 
 DAY = 86400
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
@@ -30,7 +30,7 @@ OF_EACH_SERVER = pytest.mark.parametrize("backend_url", ["valkey", *OTHERS], ind
 
 
 @pytest.fixture
-def people(site: Site) -> Presence:
+def people(site: Process) -> Presence:
     """ann and bob are online, cid went more than a window and a minute ago; so is a guest."""
     site.saw("ann", "bob", ago=300)
     site.saw("ann")
@@ -50,7 +50,7 @@ def test_a_window_may_be_seconds_a_timedelta_or_text(people: Presence) -> None:
 
 
 @IN_MEMORY
-def test_a_window_longer_than_the_retention_is_refused(site: Site, store: str) -> None:
+def test_a_window_longer_than_the_retention_is_refused(site: Process, store: str) -> None:
     keep = WINDOW + 30 * DAY if store == "sorted-set" else WINDOW
     site.presence.count(window=keep)
     with pytest.raises(UnsupportedQuery, match="PRESENCE_WINDOW and PRESENCE_RETENTION"):
@@ -61,7 +61,7 @@ def test_a_window_longer_than_the_retention_is_refused(site: Site, store: str) -
 
 @IN_MEMORY
 @pytest.mark.parametrize("store", ["hyperloglog"])
-def test_the_error_of_a_question_names_what_can_answer_it(site: Site) -> None:
+def test_the_error_of_a_question_names_what_can_answer_it(site: Process) -> None:
     without_ids = {
         **{"online": (), "online_among": (["ann"],), "online_friends": ("key",)},
         **{"is_online": ("ann",), "last_seen": ("ann",), "leave": ("ann",)},
@@ -76,7 +76,7 @@ def test_the_error_of_a_question_names_what_can_answer_it(site: Site) -> None:
 
 
 @WITH_IDS
-def test_an_id_may_be_a_number_bytes_or_none(site: Site) -> None:
+def test_an_id_may_be_a_number_bytes_or_none(site: Process) -> None:
     ask = site.presence
     ask.touch(42)
     ask.touch(b"ann")
@@ -93,7 +93,7 @@ def test_an_id_may_be_a_number_bytes_or_none(site: Site) -> None:
 
 
 @WITH_IDS
-def test_a_hundred_are_listed_by_default(site: Site) -> None:
+def test_a_hundred_are_listed_by_default(site: Process) -> None:
     ids = [f"id{number:03}" for number in range(150)]
     for number, id in enumerate(ids):
         site.saw(id, ago=number / 10)
@@ -107,7 +107,7 @@ def test_a_hundred_are_listed_by_default(site: Site) -> None:
 @IN_MEMORY
 @WITH_IDS
 @pytest.mark.parametrize("change", ["leave", "touch"])
-def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> None:
+def test_changes_between_two_pages_hide_no_other_id(site: Process, change: str) -> None:
     ids = [f"id{number:02}" for number in range(30)]
     site.saw(*ids, ago=5)
     found, before = list[str](), None
@@ -120,7 +120,7 @@ def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> 
 
 
 def listed_beside_a_writer(
-    site: Site,
+    site: Process,
     times: dict[str, float],
     writes: Iterator[dict[str, float]],
     before: Sighting | None = None,
@@ -142,7 +142,9 @@ def listed_beside_a_writer(
 @IN_MEMORY
 @SORTED
 @pytest.mark.parametrize("before", [None, Sighting("id0900", moment_of(NOON - 9))])
-def test_who_is_written_during_a_read_is_listed_once(site: Site, before: Sighting | None) -> None:
+def test_who_is_written_during_a_read_is_listed_once(
+    site: Process, before: Sighting | None
+) -> None:
     times = {f"id{n:04}": NOON - n / 100 for n in range(3 * PAGE)}
     writes = repeat({f"id{n:04}": NOON - 9.005 for n in (950, 1500, 2999)})
     listed = listed_beside_a_writer(site, times, writes, before)
@@ -153,7 +155,7 @@ def test_who_is_written_during_a_read_is_listed_once(site: Site, before: Sightin
 
 @IN_MEMORY
 @SORTED
-def test_a_list_ends_though_people_are_seen_as_fast_as_it_is_read(site: Site) -> None:
+def test_a_list_ends_though_people_are_seen_as_fast_as_it_is_read(site: Process) -> None:
     ids, chosen = [f"id{n:04}" for n in range(3 * PAGE)], random.Random(1)
     writes = (
         {id: NOON + second + n / 1e5 for n, id in enumerate(chosen.sample(ids, PAGE + 100))}
@@ -180,19 +182,19 @@ AGAIN = [*list(MANY)[: 3 * PAGE + 500], max(MANY)]
     ids=["of a moment of many", "many"],
 )
 def test_those_who_are_seen_again_while_everybody_is_listed_hide_nobody(
-    site: Site, times: dict[str, float], trips: int, seen: dict[str, float]
+    site: Process, times: dict[str, float], trips: int, seen: dict[str, float]
 ) -> None:
     assert len(listed_beside_a_writer(site, times, iter([*[{}] * trips, seen]))) == len(times)
 
 
-def test_times_of_another_program_do_not_block_a_reader(valkey: Server, prefix: str) -> None:
-    with opened(settings(valkey.url, prefix)) as site:
-        site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": NOON + 0.1234568 for n in range(2500)})
-        assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
+def test_times_of_another_program_do_not_block_a_reader(start: Start, prefix: str) -> None:
+    site = start()
+    site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": NOON + 0.1234568 for n in range(2500)})
+    assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
 
 
 @WITH_IDS
-def test_online_friends_are_those_of_a_set_or_sorted_set(site: Site, people: Presence) -> None:
+def test_online_friends_are_those_of_a_set_or_sorted_set(site: Process, people: Presence) -> None:
     key, inf = f"{site.settings.prefix}:friends", float("inf")
     for friends in (
         {"ann": 1.0, "bob": 1e18, "cid": 1e18, "stranger": 3.0},
@@ -218,7 +220,7 @@ def test_online_friends_are_those_of_a_set_or_sorted_set(site: Site, people: Pre
 
 
 @pytest.mark.parametrize("store", ["minute-sets"])
-def test_active_in_minute_sets_counts_nobody_twice(site: Site) -> None:
+def test_active_in_minute_sets_counts_nobody_twice(site: Process) -> None:
     for id in ("ann", "bob", "cid", "dan"):
         site.presence.touch(id)
     site.clock.now += 1
@@ -230,19 +232,19 @@ def test_active_in_minute_sets_counts_nobody_twice(site: Site) -> None:
     assert (site.presence.count("user"), site.presence.active("10m")) == (2, 3)
 
 
-def test_a_period_that_is_not_kept_is_refused(valkey: Server, prefix: str) -> None:
-    with opened(settings(valkey.url, prefix, pulse_path="/pulse", bots="count")) as site:
-        assert site.presence.active("10m", "bot") == site.presence.active("20m") == 0
-        for period, kind, problem in [
-            ("31d", "user", "is stored for"),
-            ("1d", "guest", "is stored for 10m"),
-            ("1d", "bot", "is stored for 10m"),
-            ("10m", "user", "two windows or more"),
-        ]:
-            with pytest.raises(UnsupportedQuery, match=problem):
-                site.presence.active(period, kind)
-        with pytest.raises(QueryError, match="period is 'soon'"):
-            site.presence.active("soon")
+def test_a_period_that_is_not_kept_is_refused(start: Start) -> None:
+    ask = start(pulse_path="/pulse", bots="count").presence
+    assert ask.active("10m", "bot") == ask.active("20m") == 0
+    for period, kind, problem in [
+        ("31d", "user", "is stored for"),
+        ("1d", "guest", "is stored for 10m"),
+        ("1d", "bot", "is stored for 10m"),
+        ("10m", "user", "two windows or more"),
+    ]:
+        with pytest.raises(UnsupportedQuery, match=problem):
+            ask.active(period, kind)
+    with pytest.raises(QueryError, match="period is 'soon'"):
+        ask.active("soon")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_the_usual_periods_are_those_that_a_kind_can_answer(
 @WITH_IDS
 # A minute set outlives its window by some slack, and by a window more where a write came late.
 @pytest.mark.parametrize("later", [0, 2 * WINDOW + 100])
-def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
+def test_forget_leaves_the_id_in_no_key(site: Process, later: float) -> None:
     site.saw("ann", "bob", ago=150)
     site.presence.leave("ann")
     site.clock.now += 1
@@ -282,17 +284,17 @@ def test_forget_leaves_the_id_in_no_key(site: Site, later: float) -> None:
     assert any("bob" in members for members in site.held().values())
 
 
-def test_minute_sets_may_have_a_long_window(valkey: Server, prefix: str) -> None:
-    with opened(settings(valkey.url, prefix, store="minute-sets", window="7d")) as site:
-        for depart in (site.presence.leave, site.presence.forget):
-            site.presence.touch("ann")
-            depart("ann")
-            assert site.presence.count() == 0
+def test_minute_sets_may_have_a_long_window(start: Start) -> None:
+    ask = start(store="minute-sets", window="7d").presence
+    for depart in (ask.leave, ask.forget):
+        ask.touch("ann")
+        depart("ann")
+        assert ask.count() == 0
 
 
 @REAL
 @pytest.mark.parametrize("store", ["hyperloglog"])
-def test_a_hyperloglog_has_no_cap_and_holds_no_id_to_forget(site: Site) -> None:
+def test_a_hyperloglog_has_no_cap_and_holds_no_id_to_forget(site: Process) -> None:
     site.saw("ann", *(f"u{n}" for n in range(49)))
     site.presence.forget("ann")
     assert site.presence.count() == pytest.approx(50, abs=1)
@@ -303,7 +305,7 @@ def test_a_hyperloglog_has_no_cap_and_holds_no_id_to_forget(site: Site) -> None:
 
 
 @REAL
-def test_every_key_has_the_prefix_and_a_lifetime(site: Site, store: str) -> None:
+def test_every_key_has_the_prefix_and_a_lifetime(site: Process, store: str) -> None:
     longest = WINDOW + (30 * DAY if store == "sorted-set" else 0) + 120
     before = set(site.redis.scan_iter(count=1000))
     # Each writes alone into a site of its own, so that no other gives its keys their lifetimes.
@@ -337,20 +339,21 @@ def test_every_key_has_the_prefix_and_a_lifetime(site: Site, store: str) -> None
 
 @SORTED
 @pytest.mark.parametrize("backend_url", ["valkey", *matrix(*OTHERS)], indirect=True)
-def test_a_key_of_another_type_stops_one_kind(backend_url: str, prefix: str, store: str) -> None:
-    with opened(settings(backend_url, prefix, store=store)) as site:
-        site.redis.set(f"{prefix}:user:seen", "not a sorted set")
-        with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):
-            site.presence.touch("ann")
-        recorder = site.recorder
-        recorder.record(("user", "ann"), site.clock.now)
-        recorder.record(("guest", "g1"), site.clock.now)
-        assert not recorder.flush()
-        assert site.presence.count("guest") == 1
-        assert (recorder.stats().last_error or "").startswith("Redis refused: WRONGTYPE ")
-        site.redis.delete(f"{prefix}:user:seen")
-        assert recorder.flush()
-        assert site.presence.is_online("ann")
+def test_a_key_of_another_type_stops_one_kind(
+    backend_url: str, prefix: str, start: Start, store: str
+) -> None:
+    site = start(backend_url, store=store)
+    site.redis.set(f"{prefix}:user:seen", "not a sorted set")
+    with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):
+        site.presence.touch("ann")
+    site.did("ann")
+    site.did("g1", kind="guest")
+    assert not site.recorder.flush()
+    assert site.presence.count("guest") == 1
+    assert (site.recorder.stats().last_error or "").startswith("Redis refused: WRONGTYPE ")
+    site.redis.delete(f"{prefix}:user:seen")
+    site.writes()
+    assert site.presence.is_online("ann")
 
 
 @OF_EACH_SERVER
@@ -381,7 +384,7 @@ def test_a_url_may_choose_the_protocol(valkey: Server, prefix: str, mode: str) -
         assert int(site.redis.get_connection_kwargs()["protocol"]) == 3
 
 
-def _ask_everything(site: Site) -> None:
+def _ask_everything(site: Process) -> None:
     """Call every method once, for clients whose replies have other forms."""
     site.saw("jürgen", ago=100)
     site.saw("bob", "zoe")
@@ -405,7 +408,7 @@ def _ask_everything(site: Site) -> None:
 
 @IN_MEMORY
 @SORTED
-def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
+def test_a_sorted_set_is_exact_to_the_microsecond(site: Process) -> None:
     site.clock.now = NOON + 0.0004
     site.saw("just-gone", ago=WINDOW)
     site.saw("just-there", ago=WINDOW - 1e-6)

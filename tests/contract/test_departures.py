@@ -23,10 +23,9 @@ from tests.support.backends import Server, wait_until
 from tests.support.beside import in_child
 from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
-from tests.support.process import Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, by_header, settings, visit
+from tests.support.timed_site import NOON, WINDOW, Clock, Start, by_header, settings, visit
 
 SEEN, GOODBYE, LEFT, ERASED = Act.SEEN, Act.GOODBYE, Act.LEFT, Act.ERASED
 PEOPLE = ["ann", "bob", "cid"]

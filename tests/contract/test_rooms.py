@@ -14,9 +14,8 @@ from presence_middleware.stores.plan import ScriptMissing
 from presence_middleware.stores.store import Move
 from tests.support.asking import State
 from tests.support.backends import Server, by_trips, send
-from tests.support.process import Process, Recording, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
-from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
+from tests.support.timed_site import IDENTITY, WINDOW, Process, Recording, Start, by_header
 
 RULE = {"rooms": "/t/{topic}"}
 
@@ -195,8 +194,8 @@ def test_an_argument_that_a_room_cannot_have_is_refused(
         start(**RULE).presence.online(**{"room": "/t/1", **arguments})
 
 
-def test_a_site_without_rooms_says_which_setting_has_them(valkey: Server, prefix: str) -> None:
-    presence = Presence(settings(valkey.url, prefix, pulse_path="/pulse"), clock=Clock())
+def test_a_site_without_rooms_says_which_setting_has_them(start: Start) -> None:
+    presence = start(pulse_path="/pulse").presence
     for ask in (presence.count, presence.counts, presence.online):
         with pytest.raises(UnsupportedQuery, match="set PRESENCE_ROOMS to paths"):
             ask(room="/t/1")
@@ -346,7 +345,7 @@ class Crowd(Process):
     """A site whose people are in rooms; the upkeep sweeps when the test says so."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        super().__init__(url, prefix, rooms="/t/{topic}", identity="user=header:x-user")
+        super().__init__(by_header(url, prefix, rooms="/t/{topic}"))
         self.prefix = f"{prefix}:user"
         self.shard = self.store.all[0]
 

@@ -12,8 +12,7 @@ from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.beside import on_call
-from tests.support.process import Recording
-from tests.support.timed_site import IDENTITY, visit
+from tests.support.timed_site import IDENTITY, Recording, visit
 
 Sent = list[list[list[Any]]]
 """The commands of each round trip of this process."""

@@ -23,79 +23,72 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, keys
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from tests.support import timed_site
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import client_of, wait_until
 from tests.support.beside import on_call
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
 from tests.support.proxy import Proxy
 from tests.support.servers import ROOT
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import Clock, visit
+from tests.support.timed_site import Clock, Start, visit
 
 
 def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+    start: Start, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    old = timed_site.settings(valkey.url, prefix, shards=4)
-    with timed_site.opened(old) as site:
-        site.saw("ann")
-    new = timed_site.settings(valkey.url, prefix)
-    recorder = Recorder(new, clock=clock, background=False)
-    visit(recorder, "bob")
-    assert not recorder.flush()
+    old, new = start(shards=4), start()
+    old.saw("ann")
+    new.did("bob")
+    assert not new.recorder.flush()
     refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
     assert f"{prefix}:meta" in caplog.text
     for ask in ("count", "online"):
         with pytest.raises(PresenceUnavailable, match=refusal):
-            getattr(Presence(new, clock=clock), ask)()
+            getattr(new.presence, ask)()
     for ask in ("touch", "leave", "forget", "last_seen"):
         with pytest.raises(PresenceUnavailable, match=refusal):
-            getattr(Presence(new, clock=clock), ask)("bob")
-    client_of(new.redis_url).delete(f"{prefix}:meta")
-    assert recorder.flush()
-    assert Presence(new, clock=clock).is_online("bob")
+            getattr(new.presence, ask)("bob")
+    new.redis.delete(f"{prefix}:meta")
+    new.writes()
+    assert new.presence.is_online("bob")
     with pytest.raises(PresenceUnavailable, match="PRESENCE_SHARDS=4, but keys are spread over 1"):
-        Presence(old, clock=clock).count()
+        old.presence.count()
 
 
-def test_a_worker_with_the_old_number_stops_recording(valkey: Server, prefix: str) -> None:
-    with timed_site.opened(timed_site.settings(valkey.url, prefix)) as site:
-        site.saw("ann")
-        redis = client_of(site.settings.redis_url)
-        redis.set(f"{prefix}:meta", 8, ex=600)
-        site.clock.now += LAYOUT_TRUSTED_SECONDS + 1
-        with pytest.raises(AssertionError, match="spread over 8"):
-            site.saw("bob")
-        assert redis.zscore(f"{prefix}:user:seen", "bob") is None
+def test_a_worker_with_the_old_number_stops_recording(start: Start, prefix: str) -> None:
+    worker = start()
+    worker.saw("ann")
+    worker.redis.set(f"{prefix}:meta", 8, ex=600)
+    worker.clock.now += LAYOUT_TRUSTED_SECONDS + 1
+    with pytest.raises(AssertionError, match="spread over 8"):
+        worker.saw("bob")
+    assert worker.redis.zscore(f"{prefix}:user:seen", "bob") is None
 
 
-def test_a_reader_writes_nothing(valkey: Server, prefix: str) -> None:
-    with timed_site.opened(timed_site.settings(valkey.url, prefix, shards=2)) as site:
-        site.presence.counts()
-        site.presence.last_seen("ann")
-        assert site.held() == {}
+def test_a_reader_writes_nothing(start: Start) -> None:
+    site = start(shards=2)
+    site.presence.counts()
+    site.presence.last_seen("ann")
+    assert site.held() == {}
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("limit", [1, 20, 60])
 def test_the_first_ids_are_listed_even_if_one_shard_has_them_all(
-    valkey: Server, prefix: str, store: str, limit: int
+    start: Start, store: str, limit: int
 ) -> None:
-    with timed_site.opened(timed_site.settings(valkey.url, prefix, store=store, shards=4)) as site:
-        shards = Backend(site.settings).stores["user"]
-        ids = [f"id{n:03}" for n in range(200)]
-        first = [id for id in ids if shards.shard_for(id) is shards.all[0]]
-        others = [id for id in ids if id not in first]
-        if store == "minute-sets":  # which lists by id
-            others = [f"later{id}" for id in others]
-        site.saw(*others, ago=100)
-        site.saw(*first, ago=10)
-        listed = [who.id for who in site.presence.online(limit=limit)]
+    site = start(store=store, shards=4)
+    ids = [f"id{n:03}" for n in range(200)]
+    first = [id for id in ids if site.store.shard_for(id) is site.store.all[0]]
+    others = [id for id in ids if id not in first]
+    if store == "minute-sets":  # which lists by id
+        others = [f"later{id}" for id in others]
+    site.saw(*others, ago=100)
+    site.saw(*first, ago=10)
     everybody = sorted(first, reverse=True) + sorted(others, reverse=True)
     if store == "minute-sets":
         everybody = sorted(first + others)
-    assert listed == everybody[:limit]
+    assert [who.id for who in site.presence.online(limit=limit)] == everybody[:limit]
 
 
 # A real Cluster.

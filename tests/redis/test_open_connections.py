@@ -15,9 +15,8 @@ from presence_middleware.stores import Act, moment_of
 from presence_middleware.stores.plan import CHUNK
 from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
-from tests.support.process import Process, Start
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
-from tests.support.timed_site import WINDOW
+from tests.support.timed_site import WINDOW, Process, Start
 
 CHAIN = "user=auth, user=header:x-user, guest=header:x-guest"
 NO_GUESTS = "user=auth, user=header:x-user"

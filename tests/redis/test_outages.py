@@ -43,9 +43,8 @@ from tests.support.faults import (
     killed,
 )
 from tests.support.interrupts import Interrupt, is_interrupted
-from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, awaited, get
+from tests.support.timed_site import NOON, WINDOW, Clock, Start, awaited, get
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
 NOTICEABLE = 0.4  # seconds; less than a single timeout

@@ -30,9 +30,8 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, client_of, send, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.commands import run, run_program
-from tests.support.process import Start
 from tests.support.servers import environment
-from tests.support.timed_site import NOON, Clock, by_header, visit
+from tests.support.timed_site import NOON, Clock, Start, by_header, visit
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -18,10 +18,9 @@ from tests.support.backends import Server, by_trips, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.clusters import Cluster
 from tests.support.followed_site import LAG
-from tests.support.process import Process, Start
-from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Site, settings
-from tests.support.timed_site import opened as opened_site
+from tests.support.timed_site import IDENTITY, NOON, WINDOW, Clock, Process, Start
 
+ANNOUNCED: dict[str, Any] = {"events": "user", "flush_interval": 1}
 EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
 
@@ -42,17 +41,27 @@ class Processes:
             for recorder in others or self.all:
                 recorder.run_once()
 
+    def comes(self, id: str, kind: str = "user") -> None:
+        self.first.record((kind, id), self.clock.now)
+
     def samples(self) -> int:
         return len(self.presence.history())
 
+    @property
+    def went(self) -> dict[str, int]:
+        return self.first.stats().went
+
+
+Open = Callable[..., Processes]
+
 
 @pytest.fixture
-def opened(own: Server, prefix: str, start: Start) -> Callable[..., Processes]:
+def opened(own: Server, prefix: str, start: Start) -> Open:
     return lambda number=2, url=own.url, **given: Processes(start, url, prefix, number, **given)
 
 
 @pytest.fixture
-def processes(opened: Callable[..., Processes]) -> Processes:
+def processes(opened: Open) -> Processes:
     """Two processes, of which the first has the lease."""
     processes = opened()
     processes.first.run_once()
@@ -78,7 +87,7 @@ def test_one_process_holds_the_lease(processes: Processes, client: Any, *, is_ki
     assert processes.samples() == 7
 
 
-def test_a_lease_that_is_too_long_is_taken(opened: Callable[..., Processes], client: Any) -> None:
+def test_a_lease_that_is_too_long_is_taken(opened: Open, client: Any) -> None:
     processes = opened(1)
     client.set(processes.key, "killed", px=3_600_000)
     processes.go_on(1)
@@ -133,10 +142,10 @@ def sent(client: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("given", "most"), [({}, 10), (EVERYTHING, 7)])
 def test_an_idle_process_sends_few_commands(
-    opened: Callable[..., Processes], client: Any, given: dict[str, Any], most: int
+    opened: Open, client: Any, given: dict[str, Any], most: int
 ) -> None:
     processes = opened(1, bots="count", **given)
-    processes.first.record(("guest", "x7Kq"), processes.clock.now)
+    processes.comes("x7Kq", "guest")
     processes.first.run_once()
     processes.go_on(4)
     client.config_resetstat()
@@ -149,7 +158,7 @@ def test_an_idle_process_sends_few_commands(
     assert counted["xrange"] <= 10, "the oldest event is asked for when it may be due"
 
 
-def test_waiting_processes_only_ask_how_long(opened: Callable[..., Processes], client: Any) -> None:
+def test_waiting_processes_only_ask_how_long(opened: Open, client: Any) -> None:
     processes = opened(5, **EVERYTHING)
     processes.go_on(5)
     client.config_resetstat()
@@ -159,7 +168,7 @@ def test_waiting_processes_only_ask_how_long(opened: Callable[..., Processes], c
 
 
 def test_whoever_follows_events_takes_the_lease_of_a_killed_process_soon(
-    opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+    opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, leaves would come later than ten seconds after it was killed."""
     processes, asked = opened(1, events="user"), list[float]()
@@ -177,94 +186,90 @@ def test_whoever_follows_events_takes_the_lease_of_a_killed_process_soon(
 
 
 def test_a_user_who_may_not_take_the_lease_asks_for_it_now_and_then(
-    own: Server, opened: Callable[..., Processes], client: Any, prefix: str
+    own: Server, opened: Open, client: Any, prefix: str
 ) -> None:
     opened(1, url_of_user(own, prefix, *SHORT.split(), "-set")).go_on(60)
     assert 1 < client.info("commandstats")["cmdstat_set"]["rejected_calls"] <= 11
 
 
 def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
-    opened: Callable[..., Processes], client: Any
+    opened: Open, client: Any
 ) -> None:
-    processes = opened(1, events="user", flush_interval=1)
-    recorder = processes.first
-    recorder.record(("user", "ann"), processes.clock.now)
+    processes = opened(1, **ANNOUNCED)
+    processes.comes("ann")
     processes.go_on(2)
     client.config_resetstat()
     processes.go_on(int(WINDOW + LAG) - 3)
     counted = sent(client)
-    assert recorder.stats().went == {"user": 0}
+    assert processes.went == {"user": 0}
     assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
     processes.go_on(3)
-    assert recorder.stats().went == {"user": 1}
+    assert processes.went == {"user": 1}
 
 
-def test_a_node_that_is_back_is_swept(opened: Callable[..., Processes], cluster: Cluster) -> None:
-    processes = opened(1, cluster.url, events="user", flush_interval=1, shards=3)
+def test_a_node_that_is_back_is_swept(opened: Open, cluster: Cluster) -> None:
+    processes = opened(1, cluster.url, **ANNOUNCED, shards=3)
     recorder = processes.first
-    recorder.record(("user", "ann"), processes.clock.now)
+    processes.comes("ann")
     processes.go_on(int(WINDOW + LAG) - 1)
     health = recorder.health
     for shard in recorder.backend.stores["user"].all:
         health.failed(recorder.backend.driver.node_of(shard.name))
     processes.go_on(2)
-    assert recorder.stats().went == {"user": 0}
+    assert processes.went == {"user": 0}
     health.failing.clear()
     processes.go_on(2)
-    assert recorder.stats().went == {"user": 1}
+    assert processes.went == {"user": 1}
 
 
 def test_a_node_with_the_lease_that_is_away_stops_no_other(
-    opened: Callable[..., Processes], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    opened: Open, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("take", "renew"):
         monkeypatch.setattr(Lease, name, Mock(side_effect=PresenceUnavailable("away")))
-    processes = opened(1, cluster.url, events="user", flush_interval=1, shards=3)
-    processes.first.record(("user", "ann"), processes.clock.now)
+    processes = opened(1, cluster.url, **ANNOUNCED, shards=3)
+    processes.comes("ann")
     processes.go_on(int(WINDOW + LAG) + 2)
-    assert processes.first.stats().went == {"user": 1}
+    assert processes.went == {"user": 1}
     assert not processes.first.health.is_outage
 
 
 def test_after_a_failover_who_has_gone_is_announced_again(
-    opened: Callable[..., Processes], client: Any, prefix: str
+    opened: Open, client: Any, prefix: str
 ) -> None:
-    processes = opened(1, events="user", flush_interval=1)
-    recorder = processes.first
-    recorder.record(("user", "ann"), processes.clock.now)
+    processes = opened(1, **ANNOUNCED)
+    processes.comes("ann")
     processes.go_on(2)
     replicated = {key: client.dump(key) for key in client.keys(f"{prefix}:user:*")}
     processes.go_on(int(WINDOW + LAG) + 1)
     for key, value in replicated.items():
         client.restore(key, 3_600_000, value, replace=True)
-    recorder.health.lost_connection()
+    processes.first.health.lost_connection()
     processes.go_on(2)
-    assert recorder.stats().went == {"user": 2}
+    assert processes.went == {"user": 2}
 
 
-def test_many_who_have_gone_at_once_are_announced_in_one_round(
-    opened: Callable[..., Processes],
-) -> None:
-    processes = opened(1, events="user", flush_interval=1)
+def test_many_who_have_gone_at_once_are_announced_in_one_round(opened: Open) -> None:
+    processes = opened(1, **ANNOUNCED)
     for number in range(2 * PAGE):
         processes.first.record(("user", f"id{number}"), processes.clock.now - number / PAGE)
     processes.go_on(2)
     processes.clock.now += WINDOW + LAG
     processes.go_on(1)
-    assert processes.first.stats().went == {"user": 2 * PAGE}
+    assert processes.went == {"user": 2 * PAGE}
 
 
 def test_a_shard_that_cannot_be_swept_stops_the_sweep_of_no_other_kind(
-    opened: Callable[..., Processes], client: Any
+    opened: Open, client: Any
 ) -> None:
-    processes = opened(1, events="user,guest", flush_interval=1, shards=2)
-    recorder, users = processes.first, processes.first.backend.stores["user"]
+    processes = opened(1, **{**ANNOUNCED, "events": "user,guest"}, shards=2)
+    users = processes.first.backend.stores["user"]
     client.set(f"{users.all[0].name}:seen", "no sorted set")
     other = next(id for id in map(str, range(99)) if users.shard_for(id) is users.all[1])
-    for who in (("user", other), ("guest", "x7Kq")):
-        recorder.record(who, processes.clock.now)
+    processes.comes(other)
+    processes.comes("x7Kq", "guest")
     processes.go_on(int(WINDOW + LAG) + 2)
-    assert recorder.stats().went == {"user": 1, "guest": 1}
+    assert processes.went == {"user": 1, "guest": 1}
 
 
 def test_a_node_that_is_away_is_tried_once_for_all_its_shards() -> None:
@@ -275,13 +280,13 @@ def test_a_node_that_is_away_is_tried_once_for_all_its_shards() -> None:
     assert away.call_count == 1
 
 
-def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Callable[..., Processes]) -> None:
-    processes = opened(1, events="user", flush_interval=1)
+def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Open) -> None:
+    processes = opened(1, **ANNOUNCED)
     processes.go_on(2)
     processes.clock.now -= 7200
-    processes.first.record(("user", "ann"), processes.clock.now)
+    processes.comes("ann")
     processes.go_on(int(WINDOW + LAG) + 1)
-    assert processes.first.stats().went == {"user": 1}
+    assert processes.went == {"user": 1}
 
 
 # Clean-up: all stale ids, a bounded number at a time, and no current id.
@@ -291,13 +296,12 @@ KEEP = 600.0
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Site]:
+def site(start: Start) -> Process:
     """A site that stores guests for the window only, so that stale ids appear soon."""
-    with opened_site(settings(valkey.url, prefix, window=KEEP)) as site:
-        yield site
+    return start(window=KEEP)
 
 
-def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
+def cleaned_up(site: Process, kind: str, key: str) -> list[int]:
     """Clean up in rounds until one reports that it was the last; return how many each removed."""
     backend, removed, more = Backend(site.settings), list[int](), True
     store = backend.stores[kind].all[0]
@@ -309,7 +313,7 @@ def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
 
 
 @pytest.mark.parametrize("stale", [0, 1, 999, 1000, 1001, 3500])
-def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Site, stale: int) -> None:
+def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Process, stale: int) -> None:
     key = f"{site.settings.prefix}:guest:seen"
     # Four share each moment, and one of these is not split.
     crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
@@ -322,15 +326,15 @@ def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Site, stale
 
 
 @pytest.mark.parametrize("kind", ["user", "guest"])
-def test_who_left_minute_sets_stays_like_others(valkey: Server, prefix: str, kind: str) -> None:
-    with opened_site(settings(valkey.url, prefix, store="minute-sets")) as site:
-        key = f"{prefix}:{kind}:gone"
-        site.redis.zadd(key, {"old": NOON - WINDOW - 59, "too old": NOON - WINDOW - 61})
-        cleaned_up(site, kind, key)
-        assert site.redis.zrange(key, 0, -1) == [b"old"]
+def test_who_left_minute_sets_stays_like_others(start: Start, prefix: str, kind: str) -> None:
+    site = start(store="minute-sets")
+    key = f"{prefix}:{kind}:gone"
+    site.redis.zadd(key, {"old": NOON - WINDOW - 59, "too old": NOON - WINDOW - 61})
+    cleaned_up(site, kind, key)
+    assert site.redis.zrange(key, 0, -1) == [b"old"]
 
 
-def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> None:
+def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Process) -> None:
     """After the server's clock was set back, no id is lost, and none stays an hour longer."""
     names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
     crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
@@ -346,18 +350,20 @@ def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> Non
 
 
 def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    valkey: Server,
+    prefix: str,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0)
     monkeypatch.setattr(upkeep, "CLEAN_IDLE", 0)
     monkeypatch.setattr(upkeep, "STEPS_SECONDS", 0)  # or it is always due again
-    url = url_of_user(valkey, prefix, "+@all", "-zremrangebyscore")
-    with opened_site(settings(url, prefix)) as site:
-        site.recorder.background = False
-        for number in range(5):
-            site.saw(f"ann{number}")
-            site.recorder.run_once()
-        assert not site.recorder.health.is_outage
+    site = start(url_of_user(valkey, prefix, "+@all", "-zremrangebyscore"))
+    for number in range(5):
+        site.saw(f"ann{number}")
+        site.recorder.run_once()
+    assert not site.recorder.health.is_outage
     (message,) = [message for message in caplog.messages if "stale entries" in message]
     assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
 
@@ -373,7 +379,7 @@ def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_u
     assert not [message for message in caplog.messages if "stale entries" in message]
 
 
-def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: Site) -> None:
+def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: Process) -> None:
     key = f"{site.settings.prefix}:guest:seen"
     site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
 
@@ -448,7 +454,7 @@ def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
 
 
 def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
-    opened: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+    opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes, wrote = opened(8), list[int]()
     on_call(monkeypatch, History, "record", lambda _, minute, __: wrote.append(minute))

@@ -31,8 +31,7 @@ from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import never
 from tests.support.backends import Server, by_trips, wait_until
-from tests.support.process import Recording
-from tests.support.timed_site import Clock, by_header
+from tests.support.timed_site import Clock, Recording, by_header
 
 BOB = {"HTTP_X_USER": "bob"}
 BY_HEADER = {"identity": "user=header:X-User"}

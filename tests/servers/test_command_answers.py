@@ -14,9 +14,8 @@ from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
 from tests.support.backends import Server
 from tests.support.commands import run_command, run_program
-from tests.support.process import Start
 from tests.support.terminal import MAIN
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Clock, Start
 
 WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"

@@ -14,7 +14,7 @@ from presence_middleware.backend import Backend
 from tests.redis.test_connecting import PASSWORD, url_of_user
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server
-from tests.support.process import Start
+from tests.support.timed_site import Start
 
 
 def examined(variables: dict[str, str], *options: str) -> Result:

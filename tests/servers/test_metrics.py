@@ -25,10 +25,9 @@ from tests.support.asking import Answer, exchange
 from tests.support.backends import wait_until
 from tests.support.beside import in_thread, on_call
 from tests.support.faults import Fault, Place, adds_up, hung, refused
-from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import visit
+from tests.support.timed_site import Process, Start, visit
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
 SOON = 1.5  # seconds: two timeouts, and some noise

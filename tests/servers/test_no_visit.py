@@ -18,8 +18,8 @@ from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, State, nothing
-from tests.support.process import Start
 from tests.support.statuses import Ask, Call, over_asgi, over_websocket, over_wsgi
+from tests.support.timed_site import Start
 
 Header = tuple[str, str]
 ANN, BOB = ("X-User", "ann"), ("X-User", "bob")

@@ -22,11 +22,10 @@ from tests.support.asking import in_loop
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.commands import run_program
 from tests.support.faults import hung
-from tests.support.process import Start
 from tests.support.servers import NEVER
 from tests.support.statuses import Call
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import by_header, visit
+from tests.support.timed_site import Start, by_header, visit
 
 # Where no thread runs
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from presence_middleware import EventsLost
 from tests.support.backends import send
-from tests.support.process import Process
-from tests.support.timed_site import IDENTITY, NOON
+from tests.support.timed_site import IDENTITY, NOON, Process, settings
 
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
 
@@ -15,7 +14,7 @@ class FollowedSite(Process):
 
     def __init__(self, url: str, prefix: str, *, kind: str = "user", **given: Any) -> None:
         usual = {"identity": IDENTITY, "flush_interval": 1, "events": kind, "secret": "s" * 32}
-        super().__init__(url, prefix, **{**usual, **given})
+        super().__init__(settings(url, prefix, **{**usual, **given}))
         self.kind, self.url = kind, url
         is_announced = kind in self.settings.events
         self.key = self.store.all[0].key

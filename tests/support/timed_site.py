@@ -1,18 +1,26 @@
-"""A site in a test: settings, a clock that the test moves, workers that record, a reader to ask."""
+"""A site in a test: settings, a clock that the test moves, processes that record, readers."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cached_property
 from typing import Any, cast
 from wsgiref.types import WSGIApplication
 
 import httpx
 
 from presence_middleware import AsyncPresence, Presence, Settings, wsgi
-from presence_middleware.recorder import Recorder
+from presence_middleware.asgi import AsgiVisit
+from presence_middleware.recorder import Recorder, Visit
+from presence_middleware.recorder.writer import CHECK_EVERY
+from presence_middleware.rooms import Room
+from presence_middleware.stores import Act, Plan, room_number
+from presence_middleware.stores.shards import Shards
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import exchange_wsgi, plain_environ
 from tests.support.backends import client_of
+from tests.support.faults import adds_up
 
 NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
 WINDOW = 600.0
@@ -58,29 +66,120 @@ def awaited(settings: Settings, ask: Callable[[AsyncPresence], Awaitable[Any]]) 
     return asyncio.run(asking())
 
 
-class Site:
-    """A site; `presence` is a `Presence`, or an `AsyncPresence` with the same interface."""
+class Process:
+    """A process of a site, and a reader elsewhere. Their clock is that of the test.
+
+    Unless it has a thread in the background, it writes only when the test says so. `presence` is a
+    `Presence`, or an `AsyncPresence` with the same interface.
+    """
+
+    kind = "user"
 
     def __init__(
-        self, settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        mode: str = "sync",
+        *,
+        client: Any = None,
+        writer: Any = None,
+        background: bool = False,
     ) -> None:
-        """`client` is used by the reader, the synchronous `writer` by the recorders."""
-        self.settings, self.clock = settings, Clock()
-        self.redis = client_of(settings.redis_url) if writer is None else writer
+        """`client` is used by the reader, the synchronous `writer` by the recorder."""
+        self.settings, self.clock = settings, Clock() if clock is None else clock
+        self._writer = writer
         self._blocking = Blocking(settings, client, self.clock) if mode == "async" else None
         self.presence = (
             cast(Presence, self._blocking)
             if self._blocking
             else Presence(settings, client=client, clock=self.clock)
         )
-        self.recorder = Recorder(settings, client=writer, clock=self.clock)
+        self.recorder = Recorder(settings, client=writer, clock=self.clock, background=background)
 
-    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user") -> None:
-        """Ids were seen `ago` seconds before the clock's now; written when this returns."""
-        seen = self.clock.now - ago
-        for id in ids:
-            self.recorder.record((kind, id), seen)
+    @property
+    def run(self) -> Callable[[Plan[Any]], Any]:
+        return self.presence.backend.driver.run
+
+    @property
+    def store(self) -> Shards:
+        return self.presence.backend.stores[self.kind]
+
+    @cached_property
+    def redis(self) -> Any:
+        return client_of(self.settings.redis_url) if self._writer is None else self._writer
+
+    def close(self) -> None:
+        self.recorder.close()
+        if self._blocking:
+            self._blocking.close()
+
+    def sweep(self) -> None:
+        """Announce everybody who has gone, and take them out of their rooms."""
+        for shard in self.store.all:
+            while self.run(shard.sweep(self.clock.now)):
+                pass
+
+    def clean_up(self) -> None:
+        for shard in self.store.all:
+            while self.run(shard.clean_up(self.clock.now)):
+                pass
+
+    def opens(self, user: str | None = None, **state: object) -> Visit:
+        """Return a connection of a user, or of a guest, which stays open."""
+        headers = [(b"x-guest", b"guest")]
+        if user is not None:
+            headers.append((b"x-user", user.encode()))
+        return AsgiVisit(self.recorder, {"type": "websocket", "headers": headers, **state})
+
+    def did(
+        self,
+        *users: str,
+        act: Act = Act.SEEN,
+        kind: str = "",
+        ago: float = 0.0,
+        room: str | None = None,
+    ) -> None:
+        """Note what users did, or a page of a room that they opened; it waits to be written."""
+        moment = self.clock.now - ago
+        entered = Room(room_number(room), moment) if room else None
+        for user in users:
+            self.recorder.record((kind or self.kind, user), moment, act=act, room=entered)
+
+    def saw(self, *users: str, **given: Any) -> None:
+        """As `did`, but written when this returns."""
+        self.did(*users, **given)
+        self.writes()
+
+    def writes(self) -> None:
         assert self.recorder.flush(), self.recorder.stats()
+
+    def looks(self) -> None:
+        """Look whether its data is still there, as the thread does now and then."""
+        self.clock.now += CHECK_EVERY + 1
+        self.recorder.run_once()
+
+    def passes(self, seconds: float, step: float = 1.0) -> None:
+        """Let time go by, with a round of the thread in every step."""
+        for _ in range(math.ceil(seconds / step)):
+            self.clock.now += step
+            self.recorder.run_once()
+        assert self.recorder.health.is_outage or not self.recorder.stats().pending
+
+    def online(self, kind: str = "user") -> list[str]:
+        return sorted(who.id for who in self.presence.online(kind, limit=None))
+
+    def is_online_until(self, moment: float, user: str = "ann") -> bool:
+        """Whether a user is online until a moment, and no longer."""
+        now, found = self.clock.now, []
+        for self.clock.now in (moment - 1, moment + 1):
+            found.append(self.presence.is_online(user))
+        self.clock.now = now
+        return found == [True, False]
+
+    @property
+    def dropped(self) -> dict[Any, int]:
+        assert adds_up(self.recorder)
+        return self.recorder.stats().dropped
 
     def held(self) -> dict[str, list[str]]:
         """Every key of the site with the members it holds; a HyperLogLog or a string has none."""
@@ -95,10 +194,11 @@ class Site:
             found[raw.decode()] = [member.decode(errors="replace") for member in members]
         return found
 
-    def close(self) -> None:
-        self.recorder.close()
-        if self._blocking:
-            self._blocking.close()
+
+Start = Callable[..., Process]
+"""Starts a process of a site at a URL."""
+Recording = Callable[..., Recorder]
+"""Opens a recorder of a site, without its thread."""
 
 
 def settings(redis_url: str, prefix: str, **overrides: Any) -> Settings:
@@ -119,12 +219,11 @@ def visit(recorder: Recorder, name: str) -> None:
 @contextmanager
 def opened(
     settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
-) -> Iterator[Site]:
-    site = Site(settings, mode, client, writer)
-    try:
+) -> Iterator[Process]:
+    """A site whose thread writes."""
+    given = {"client": client, "writer": writer, "background": True}
+    with closing(Process(settings, mode=mode, **given)) as site:
         yield site
-    finally:
-        site.close()
 
 
 def get(app: WSGIApplication, **environ: str) -> str:

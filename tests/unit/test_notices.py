@@ -11,8 +11,8 @@ import jwt
 import pytest
 from starlette.authentication import SimpleUser
 
-from presence_middleware import Presence, Settings
-from presence_middleware.recorder import Recorder, Visit
+from presence_middleware import Settings
+from presence_middleware.recorder import Visit
 from presence_middleware.recorder.verdict import Purpose
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.security import signed
@@ -20,7 +20,7 @@ from tests.support.asking import Request, opened
 from tests.support.backends import Server
 from tests.support.memory import traced
 from tests.support.statuses import FIREFOX
-from tests.support.timed_site import Clock
+from tests.support.timed_site import Process
 
 # WebOb, which reads Pyramid's sessions, imports it.
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
@@ -55,13 +55,11 @@ def over_wsgi(
 over_asgi = partial(over_wsgi, is_asgi=True)
 
 
-class Site:
-    """A process of a site, whose thread sleeps while the test does what it would do."""
+class Site(Process):
+    """A process of a site, and what it has logged."""
 
     def __init__(self, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-        self.clock = Clock()
-        self.recorder = Recorder(settings, clock=self.clock, background=False)
-        self.presence = Presence(settings, clock=self.clock)
+        super().__init__(settings)
         self._caplog = caplog
 
     def ask(

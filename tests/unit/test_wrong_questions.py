@@ -35,7 +35,7 @@ from presence_middleware.errors import PresenceError, PresenceUnavailable
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import Server
-from tests.support.timed_site import NOON, Site
+from tests.support.timed_site import NOON, Process
 from tests.unit.test_identity import AccountId
 
 HUGE = 10**400
@@ -172,21 +172,21 @@ READS: list[Callable[[Presence], object]] = [
 GARBAGE = b"\xff\xfe\x00"
 
 
-def put_score(site: Site, member: bytes, score: float) -> None:
+def put_score(site: Process, member: bytes, score: float) -> None:
     site.redis.zadd(f"{site.settings.prefix}:user:seen", {member: score})
     site.redis.zadd(FRIENDS, {member: 1})
 
 
-def put_hash(site: Site, name: str, fields: dict[Any, Any]) -> None:
+def put_hash(site: Process, name: str, fields: dict[Any, Any]) -> None:
     site.redis.hset(f"{site.settings.prefix}:user:{name}", mapping=fields)
 
 
-def put_layout(site: Site, layout: bytes) -> None:
+def put_layout(site: Process, layout: bytes) -> None:
     site.redis.set(f"{site.settings.prefix}:meta", layout)
 
 
 TODAY = f"history:{int(NOON) // 86400}"
-DAMAGES: dict[str, Callable[[Site], object]] = {
+DAMAGES: dict[str, Callable[[Process], object]] = {
     "no text": lambda site: put_score(site, GARBAGE, NOON),
     "an endless time": lambda site: put_score(site, b"ann", float("inf")),
     "a time beyond all calendars": lambda site: put_score(site, b"ann", 1e300),
