@@ -163,10 +163,9 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 ~ commands.append(("EXPIRE", key, self.ttl)) ==> pass
 
 = contract/test_departures.py
-handler-takes-offline-later: Whoever a handler takes offline is offline before it answers.
-- self.recorder.depart(who, act)
--             self.recorder.write_for_reader()
-+ self.recorder.depart(who, act)
+handler-takes-offline-later in wsgi.py:
+  Whoever a handler takes offline is offline before it answers.
+- self.recorder.write_for_reader()
 handler-forgets-nobody in wsgi.py: A handler that forgets somebody erases the last-seen time.
 ~ self._depart(id, kind, Act.ERASED) ==> self._depart(id, kind, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
@@ -291,8 +290,7 @@ colon-in-password in identity/sources.py: The user of HTTP Basic is the text bef
 closed-socket-is-accepted: A WebSocket that is refused accepts no login.
 ~ if message.get("type") == "websocket.accept": ==> if message.get("type", "")[:9] == "websocket":
 checked-guest-has-no-quota: A guest whose login is checked has a quota all the same.
-- self.has_quota = rule.type.client_supplied
-+ self.has_quota = rule.type.client_supplied and not rule.checked
+~ = rule.type.client_supplied ==> = rule.type.client_supplied and not rule.checked
 logout-hides-what-inner-layers-set: Outer layers read what inner layers put into the scope.
 ~ scope.update(inner) ==> pass
 logout-after-the-login-is-cleared: Who was logged in at arrival is logged out, also if said late.
@@ -1298,10 +1296,9 @@ excluded-path-is-not-decoded: A path that is not ASCII can be excluded, over WSG
 ~ matching_paths(special) if "".join(special).isascii() else None ==> matching_paths(special)
 
 = servers/test_processes.py::test_under_trio_async_readers_refuse_and_a_thread_reads_for_them
-refused-departure-happens: Under trio, a departure that is refused does not happen.
--             require_asyncio()
--             # Before the thread
-+             # Before the thread
+refused-departure-happens in middleware/asgi.py:
+  Under trio, a departure that is refused does not happen.
+- require_asyncio()
 = servers/test_processes.py
 dead-thread-is-not-replaced: A dead thread is replaced at the next wake.
 ~ if self.thread is None or not self.thread.is_alive(): ==> if self.thread is None:

@@ -15,37 +15,34 @@ from presence_middleware.recorder.guests import Guests
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Act
 from presence_middleware.wsgi import WsgiVisit
-from tests.support import timed_site
 from tests.support.timed_site import WINDOW, Clock, Recording, Start
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_reported_once(
-    store: str, backend_url: str, prefix: str, caplog: pytest.LogCaptureFixture
+    store: str, backend_url: str, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The oldest stay: in a flood they are the real people."""
-    given = timed_site.settings(backend_url, prefix, store=store, max_members=1200)
-    with timed_site.opened(given) as site:
-        site.saw(*(f"u{n}" for n in range(700)))
-        site.saw(*(f"u{n}" for n in range(600, 1800)))  # in several commands
-        site.saw("u1800", "u1801")
-        assert site.presence.count() == 1200
-        assert {f"u{n}" for n in range(700)} <= {who.id for who in site.presence.online(limit=None)}
-        site.clock.now += 60
-        site.saw("u3", "u1802")
-        assert site.presence.online_among(["u2", "u3"], window=29) == ["u3"]
-        stats = site.recorder.stats()
-        assert (stats.recorded, stats.flushed, stats.dropped) == (1904, 1301, {"members": 603})
+    site = start(backend_url, store=store, max_members=1200)
+    site.saw(*(f"u{n}" for n in range(700)))
+    site.saw(*(f"u{n}" for n in range(600, 1800)))  # in several commands
+    site.saw("u1800", "u1801")
+    assert site.presence.count() == 1200
+    assert {f"u{n}" for n in range(700)} <= {*site.online()}
+    site.clock.now += 60
+    site.saw("u3", "u1802")
+    assert site.presence.online_among(["u2", "u3"], window=29) == ["u3"]
+    stats = site.recorder.stats()
+    assert (stats.recorded, stats.flushed, stats.dropped) == (1904, 1301, {"members": 603})
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith("kind user is full")
     assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1200")
 
 
-def test_all_shards_together_hold_no_more_than_the_limit(prefix: str) -> None:
-    given = timed_site.settings(f"memory://{prefix}", prefix, shards=3, max_members=11)
-    with timed_site.opened(given) as site:
-        site.saw(*(f"u{n}" for n in range(100)))
-        assert site.presence.count() == 9
+def test_all_shards_together_hold_no_more_than_the_limit(start: Start) -> None:
+    site = start("memory://limits", shards=3, max_members=11)
+    site.saw(*(f"u{n}" for n in range(100)))
+    assert site.presence.count() == 9
 
 
 def test_minute_sets_of_a_long_window_hold_no_more_than_the_limit(start: Start) -> None:

@@ -44,7 +44,7 @@ from tests.support.faults import (
 )
 from tests.support.interrupts import Interrupt, is_interrupted
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, Start, awaited, get
+from tests.support.timed_site import NOON, WINDOW, Clock, Recording, Start, awaited, get
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
 NOTICEABLE = 0.4  # seconds; less than a single timeout
@@ -215,12 +215,7 @@ def test_a_handler_that_is_interrupted_in_a_write_loses_nobody(place: Place, pre
     assert recorder.stats().flushed == 2
 
 
-def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(
-    valkey: Server, prefix: str
-) -> None:
-    given = Settings.from_env(
-        {}, redis_url=valkey.url, prefix=prefix, identity="user=header:X-User"
-    )
+def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(recording: Recording) -> None:
     places = 0
 
     def write() -> None:
@@ -228,7 +223,7 @@ def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(
         recorder.flush()
 
     while True:
-        recorder = Recorder(given, background=False)
+        recorder = recording(identity="user=header:X-User")
         if not is_interrupted(write, places, People._enqueue, People.take, Driver._run):
             break
         assert remaining() == math.inf  # a later read has its own deadline
@@ -236,17 +231,15 @@ def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(
         assert recorder.flush()
         places += 1
     assert places > 20
-    assert Presence(given).count() == places + 1
+    assert Presence(recorder.settings).count() == places + 1
 
 
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("is_usual", [False, True])
 def test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is(
-    valkey: Server, prefix: str, *, is_usual: bool, asks: bool
+    unwritten: Callable[..., Settings], *, is_usual: bool, asks: bool
 ) -> None:
-    given = Settings.from_env(
-        {}, redis_url=valkey.url, prefix=prefix, identity="user=header:X-User"
-    )
+    given = unwritten(identity="user=header:X-User")
 
     def respond(environ: WSGIEnvironment, _: StartResponse) -> list[bytes]:
         if asks:
