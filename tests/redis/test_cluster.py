@@ -44,10 +44,10 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
     assert f"{prefix}:meta" in caplog.text
     for ask in ("count", "online"):
         with pytest.raises(PresenceUnavailable, match=refusal):
-            getattr(new.presence, ask)()
+            getattr(Presence(new.settings, clock=new.clock), ask)()
     for ask in ("touch", "leave", "forget", "last_seen"):
         with pytest.raises(PresenceUnavailable, match=refusal):
-            getattr(new.presence, ask)("bob")
+            getattr(Presence(new.settings, clock=new.clock), ask)("bob")
     new.redis.delete(f"{prefix}:meta")
     new.writes()
     assert new.presence.is_online("bob")

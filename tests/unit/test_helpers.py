@@ -249,51 +249,64 @@ KEY = "later than init_app"
 SESSIONS = ("session", "flask-session")
 
 
-def flask_site(settings: Settings, interface: SessionInterface | None = None) -> Any:
-    """Return a site that logs in with `session["_user_id"]`, and says whom its pages see."""
-    app = flask.Flask(__name__)
-    app.testing = True
-    init_app(app, settings=settings).recorder.background = False
+class FlaskSite:
+    """A site that logs in with `session["_user_id"]`, and its only browser."""
 
-    @app.get("/")
-    def home() -> str:
-        return str(visit_of(flask.request).identity)
+    def __init__(self, settings: Settings, interface: SessionInterface | None = None) -> None:
+        self.app: Any = flask.Flask(__name__)
+        self.app.testing = True
+        self.recorder = init_app(self.app, settings=settings).recorder
+        self.recorder.background = False
+        self._presence = Presence(settings)
 
-    @app.get("/login/<id>")
-    def login(id: str) -> str:
-        flask.session.update(_user_id=id, _fresh=True)
-        return home()
+        @self.app.get("/")
+        def home() -> str:
+            return str(visit_of(flask.request).identity)
 
-    @app.get("/logout")
-    def logout() -> flask.Response:
-        presence_of(flask.request).count()  # which records the user
-        flask.session.clear()
-        return flask.Response(status=flask.request.args.get("status", 302, int))
+        @self.app.get("/login/<id>")
+        def login(id: str) -> str:
+            flask.session.update(_user_id=id, _fresh=True)
+            return home()
 
-    app.secret_key = KEY
-    app.session_interface = interface or app.session_interface
-    return app
+        @self.app.get("/logout")
+        def logout() -> flask.Response:
+            presence_of(flask.request).count()  # which records the user
+            flask.session.clear()
+            return flask.Response(status=flask.request.args.get("status", 302, int))
+
+        self.app.secret_key = KEY
+        self.app.session_interface = interface or self.app.session_interface
+        self.client = self.app.test_client()
+        self.get = self.client.get
+
+    def begins(self, session: Mapping[str, object]) -> None:
+        """Let the session of the browser have these values."""
+        with self.client.session_transaction() as stored:
+            stored.update(session)
+
+    @property
+    def presence(self) -> Presence:
+        """A reader elsewhere, once everything is written."""
+        assert self.recorder.flush()
+        return self._presence
 
 
 @pytest.mark.parametrize("interface", [None, Baskets()], ids=["Flask's own", "the site's own"])
 def test_flask_shows_the_user_of_the_session_that_is_open(
     interface: SessionInterface | None, memory: Settings
 ) -> None:
-    app = flask_site(memory, interface)
-    presence, client = Presence(memory), app.test_client()
+    site = FlaskSite(memory, interface)
     user, guest = str(Identity("user", "ann")), str(Identity("guest", "127.0.0.1"))
-    assert client.get("/").text == guest
-    assert client.get("/login/ann").text == user, "in the request of the login"
-    if "SECRET_KEY_FALLBACKS" in app.config:  # from Flask 3.1 on
-        app.config["SECRET_KEY_FALLBACKS"], app.secret_key = [app.secret_key], "rotated"
-    page = client.get("/")
+    assert site.get("/").text == guest
+    assert site.get("/login/ann").text == user, "in the request of the login"
+    if "SECRET_KEY_FALLBACKS" in site.app.config:  # from Flask 3.1 on
+        site.app.config["SECRET_KEY_FALLBACKS"], site.app.secret_key = [KEY], "rotated"
+    page = site.get("/")
     assert (page.text, "Vary" in page.headers) == (user, False)
-    app.wsgi_app.recorder.flush()
-    assert presence.counts()["user"] == 1
-    client.get("/logout")
-    app.wsgi_app.recorder.flush()
-    assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
-    assert client.get("/").text == guest
+    assert site.presence.counts()["user"] == 1
+    site.get("/logout")
+    assert site.presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+    assert site.get("/").text == guest
 
 
 BOUND, MEMBER = {"_user_id": "ann"}, {"member": {"id": "ann"}}
@@ -319,34 +332,28 @@ def test_a_logout_of_flask_takes_the_user_of_its_session_offline_unless_it_fails
 ) -> None:
     given, session, environ = login
     given = {"identity": CHAIN, "session_secret": KEY, **given}
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **given)
-    app, presence = flask_site(settings), Presence(settings)
-    client = app.test_client()
+    site = FlaskSite(Settings.from_env({}, redis_url=f"memory://{prefix}", **given))
 
     def online_after(path: str) -> list[str]:
-        client.get(path, environ_base=environ)
-        app.wsgi_app.recorder.flush()
-        return sorted(seen.id for seen in presence.online())
+        site.get(path, environ_base=environ)
+        return sorted(seen.id for seen in site.presence.online())
 
     others = list(environ.values())
     for id in others:
-        presence.touch(id)
-    with client.session_transaction() as stored:
-        stored.update(session)
+        site.presence.touch(id)
+    site.begins(session)
     assert online_after("/") == ["ann", *others]
     assert online_after(f"/logout?status={status}") == [*stays, *others]
-    assert sum(presence.counts().values()) == len([*stays, *others])
+    assert sum(site.presence.counts().values()) == len([*stays, *others])
 
 
 def test_a_user_whom_flask_tells_that_a_page_is_missing_is_no_guest(memory: Settings) -> None:
     """Also where the values of the URL are looked up, before all functions before a request."""
-    app = flask_site(memory)
-    app.url_value_preprocessor(lambda endpoint, _: endpoint != "home" or flask.abort(404))
-    client = app.test_client()
-    client.get("/login/ann")
-    assert client.get("/").status_code == 404
-    app.wsgi_app.recorder.flush()
-    assert Presence(memory).counts() == {"user": 1, "guest": 0, "bot": 0}
+    site = FlaskSite(memory)
+    site.app.url_value_preprocessor(lambda endpoint, _: endpoint != "home" or flask.abort(404))
+    site.get("/login/ann")
+    assert site.get("/").status_code == 404
+    assert site.presence.counts() == {"user": 1, "guest": 0, "bot": 0}
 
 
 def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
@@ -357,41 +364,36 @@ def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
             flask.current_app.name  # noqa: B018  # as an ORM that has to load it
             return "ann"
 
-    app = flask_site(memory)
-    LoginManager(app).request_loader(lambda request: Token() if request.args else None)
-    presence, client = Presence(memory), app.test_client()
+    site = FlaskSite(memory)
+    LoginManager(site.app).request_loader(lambda request: Token() if request.args else None)
 
     def api() -> str:
         return str(presence_of(flask.request).count()) if "ask" in flask.request.args else ""
 
-    app.get("/api")(login_required(api))
-    assert client.get("/api").status_code == 401
-    assert client.get("/api?key=1").status_code == 200
-    app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in presence.online()] == ["ann"]
-    presence.forget("ann")
-    assert client.get("/api?key=1&ask=1").text == "1"
+    site.app.get("/api")(login_required(api))
+    assert site.get("/api").status_code == 401
+    assert site.get("/api?key=1").status_code == 200
+    assert [seen.id for seen in site.presence.online()] == ["ann"]
+    site.presence.forget("ann")
+    assert site.get("/api?key=1&ask=1").text == "1"
 
 
 @pytest.mark.parametrize("account", [None, SimpleNamespace(is_authenticated=False)])
 def test_a_user_refused_by_flask_login_is_a_guest(account: object, memory: Settings) -> None:
     """A deleted and a deactivated user. A site may have other users under another key."""
-    app: flask.Flask = flask_site(memory)
-    LoginManager(app).user_loader(lambda _: account)
-    client = app.test_client()
+    site = FlaskSite(memory)
+    LoginManager(site.app).user_loader(lambda _: account)
 
-    @app.get("/mine")
     def mine() -> list[object]:
         presence = presence_of(flask.request)
         return [current_user.is_authenticated, presence.counts(), presence.is_online("ann")]
 
-    with client.session_transaction() as session:
-        session["_user_id"] = "ann"
-    assert client.get("/mine").json == [False, {"user": 0, "guest": 1, "bot": 0}, False]
-    client.get("/logout")
-    with client.session_transaction() as session:
-        session["user"] = "ann"
-    assert client.get("/mine").json == [False, {"user": 1, "guest": 1, "bot": 0}, True]
+    site.app.get("/mine")(mine)
+    site.begins({"_user_id": "ann"})
+    assert site.get("/mine").json == [False, {"user": 0, "guest": 1, "bot": 0}, False]
+    site.get("/logout")
+    site.begins({"user": "ann"})
+    assert site.get("/mine").json == [False, {"user": 1, "guest": 1, "bot": 0}, True]
 
 
 ANN = {"_user_id": "ann", "name": "Ann"}
@@ -431,43 +433,38 @@ def test_a_session_of_flask_shows_its_user_if_the_chain_has_no_other(
     session: dict[str, Any], id: str | None, chain: str, server: str, prefix: str
 ) -> None:
     chain += ", guest=ip:raw"
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain)
-    app = flask_site(settings)
-    client = app.test_client()
-    with client.session_transaction() as stored:
-        stored.update(session)
+    site = FlaskSite(Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain))
+    site.begins(session)
     environ = {"REMOTE_USER": server} if server else {}
-    page = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ)
+    page = site.get("/", headers={"X-User": "eve"}, environ_overrides=environ)
     who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
     assert page.text == str(who), "in the view"
-    app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in Presence(settings).online(who.kind)] == [who.id]
+    assert [seen.id for seen in site.presence.online(who.kind)] == [who.id]
 
 
 def test_who_calls_init_app_is_not_told_to(prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     """Not even if no rule reads its session: that of a cart is no login."""
     chain = "user=header:X-User, guest=ip:raw"
-    app = flask_site(Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain))
-    recorder, client = app.wsgi_app.recorder, app.test_client()
-    with client.session_transaction() as stored:
-        stored["cart"] = 1
+    site = FlaskSite(Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain))
+    site.begins({"cart": 1})
     for _ in range(FEW_VISITS):
-        client.get("/")
+        site.get("/")
+    recorder = site.recorder
     assert recorder.flush()
     recorder.hints.check(recorder.stamp() + SECONDS, recorder.backend.driver)
     assert caplog.messages == []
 
 
 def test_a_bad_session_breaks_no_page(memory: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    app = flask_site(memory, Baskets(Unreadable))
-    assert app.test_client().get("/").text == str(Identity("guest", "127.0.0.1"))
+    site = FlaskSite(memory, Baskets(Unreadable))
+    assert site.get("/").text == str(Identity("guest", "127.0.0.1"))
     (message,) = caplog.messages
     assert message.startswith("PRESENCE_IDENTITY: user=auth:raw raised OSError at ")
 
 
 def test_what_flask_runs_before_a_request_may_run_after_it(memory: Settings) -> None:
     """As a tool does that opens the context of a request again."""
-    app, environ = flask_site(memory), EnvironBuilder("/").get_environ()
+    app, environ = FlaskSite(memory).app, EnvironBuilder("/").get_environ()
     for _ in app(environ, lambda *_: None):
         pass
     visit_of(environ).end()
@@ -477,7 +474,7 @@ def test_what_flask_runs_before_a_request_may_run_after_it(memory: Settings) -> 
 
 def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) -> None:
     """Without the garbage collector: a cycle would keep it, and all that the site puts there."""
-    app = flask_site(memory)
+    app = FlaskSite(memory).app
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def watch() -> None:
