@@ -22,7 +22,7 @@ from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
-from tests.support.leftovers import drop_leftovers, stop_recorders
+from tests.support.memory import drop_leftovers, stop_recorders
 from tests.support.timed_site import Process, Recording, Start
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import redis
 
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server
-from tests.support.leftovers import drop_leftovers
+from tests.support.memory import drop_leftovers
 from tests.support.servers import environment, free_port
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"

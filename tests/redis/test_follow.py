@@ -36,8 +36,7 @@ from tests.support.asking import in_loop
 from tests.support.backends import Server, by_trips, send, wait_until
 from tests.support.beside import in_thread
 from tests.support.commands import run_program
-from tests.support.followed_site import LAG, FollowedSite
-from tests.support.follower import Follower
+from tests.support.followed_site import LAG, FollowedSite, Follower
 from tests.support.memory import traced
 from tests.support.timed_site import NOON, WINDOW, settings
 

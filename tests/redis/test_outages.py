@@ -31,6 +31,7 @@ from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support import timed_site
 from tests.support.asking import exchange_wsgi, opened, plain_environ
 from tests.support.backends import Server, send, wait_until
+from tests.support.beside import Interrupt, is_interrupted
 from tests.support.commands import run_program
 from tests.support.faults import (
     OUTAGES,
@@ -42,7 +43,6 @@ from tests.support.faults import (
     hung,
     killed,
 )
-from tests.support.interrupts import Interrupt, is_interrupted
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, Recording, Start, awaited, get
 

@@ -27,7 +27,7 @@ from tests.redis.test_connecting import PASSWORD, SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.beside import repeated
 from tests.support.clusters import Cluster
-from tests.support.follower import Follower
+from tests.support.followed_site import Follower
 from tests.support.sentinels import Sentinels
 from tests.support.servers import ROOT, environment
 

@@ -26,7 +26,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.security.signed import SCHEMES
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
 from tests.support.backends import Server, content_of, matrix
-from tests.support.leftovers import drop_leftovers
+from tests.support.memory import drop_leftovers
 from tests.support.statuses import Call, basic, over_wsgi
 
 Ask = Callable[[Settings, Request, Inner], Identity | None]

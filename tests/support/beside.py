@@ -1,12 +1,14 @@
-"""What happens beside a test: in calls that the package makes, in threads, in forked children."""
+"""What happens beside a test: in calls of the package, in threads, in children, at a signal."""
 
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -68,3 +70,34 @@ def in_child(work: Callable[[], object]) -> None:
             os._exit(1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Interrupt(BaseException):
+    """As a server or gevent raises it in a handler whose time is up."""
+
+
+def is_interrupted(work: Callable[[], object], place: int, *functions: Any) -> bool:
+    """Do some work, and interrupt it at one of the places where Python lets a signal raise.
+
+    These are the beginnings of the given functions, and the ends of what they call in C. Return
+    False if the work did not come to the place.
+    """
+    codes = {function.__code__ for function in functions}
+    places = 0
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal places
+        if frame.f_code in codes and event in ("call", "c_return"):
+            places += 1
+            if places > place:
+                sys.setprofile(None)
+                raise Interrupt
+
+    sys.setprofile(profile)
+    try:
+        work()
+    except Interrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

@@ -1,8 +1,9 @@
-"""A site whose users are announced, in a test, with a clock that the test moves."""
+"""A site whose users are announced, with a clock that the test moves, and who follows a site."""
 
+import threading
 from typing import Any
 
-from presence_middleware import EventsLost
+from presence_middleware import Event, EventsLost, Presence, PresenceUnavailable
 from tests.support.backends import send
 from tests.support.timed_site import IDENTITY, NOON, Process, settings
 
@@ -57,3 +58,47 @@ class FollowedSite(Process):
     def lifetime(self, id: str, name: str) -> int:
         """Return the remaining seconds of a key in the shard of an id."""
         return int(self.run(send("TTL", f"{self.store.shard_for(id).name}:{name}")))
+
+
+class Follower:
+    """A thread that keeps a list of who is online, as the README shows."""
+
+    def __init__(self, presence: Presence, **given: Any) -> None:
+        self.events = presence.events(**given)
+        self.online: set[str] = set()
+        self.received: list[Event] = []
+        self.lost = 0
+        self._presence = presence
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        self._look()
+        while True:
+            try:
+                for event in self.events:
+                    self.received.append(event)
+                    (self.online.add if event.online else self.online.discard)(event.id)
+                return  # noqa: TRY300
+            except EventsLost:
+                self.lost += 1
+                self._look()
+            except PresenceUnavailable:
+                pass
+
+    def _look(self) -> None:
+        while True:
+            try:
+                self.online = {who.id for who in self._presence.online(limit=None)}
+                return  # noqa: TRY300
+            except PresenceUnavailable:
+                if self.events.is_ended:
+                    return
+
+    def names(self) -> list[str]:
+        return ["-+"[event.online] + event.id for event in self.received]
+
+    def close(self) -> None:
+        self.events.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()

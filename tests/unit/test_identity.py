@@ -1,18 +1,23 @@
-"""Identity sources: each reads the same id from a WSGI and an ASGI request."""
+"""Identity sources and headers: what is read of a request is the same over WSGI and ASGI."""
 
 import inspect
 import re
+import string
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+from starlette.datastructures import Headers
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
-from presence_middleware.request import WsgiRequest
+from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Inner, Request, ask_asgi, ask_wsgi, ids, names, nothing
 
 HASHED = re.compile(r"[0-9a-f]{32}")
@@ -373,3 +378,35 @@ def test_parsed_values_are_checked_as_their_text_is() -> None:
         Settings(identity=())
     with pytest.raises(SettingsError):
         Settings(store=())
+
+
+# Headers, read by this package and by Starlette.
+
+
+# An underscore is none of a name that a front end lets through: WSGI takes `X_User` for `X-User`.
+field_names = st.one_of(
+    st.sampled_from(["Cookie", "X-User", "user-agent", "FORWARDED", "1"]),
+    st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size=8),
+).filter(lambda name: name.lower() not in {"content-type", "content-length"})
+field_values = st.binary(max_size=12).map(lambda value: re.sub(rb"[\r\n\0]", b"", value))
+
+
+@examples(max_examples=200)
+@given(st.lists(st.tuples(field_names, field_values), max_size=5), field_names, st.randoms())
+def test_headers_are_read_as_starlette_reads_them(
+    fields: list[tuple[str, bytes]], absent: str, random: Any
+) -> None:
+    raw = [(name.encode(), value) for name, value in fields]
+    environ, scope = WsgiRequest(Request(fields).environ()), AsgiRequest({"headers": raw})
+    starlette = Headers(raw=[(name.lower(), value) for name, value in raw])
+    for name in [*(name for name, _ in fields), absent]:
+        asked = "".join(random.choice((c.lower(), c.upper())) for c in name)
+        joint = b"; " if name.lower() == "cookie" else b","
+        said = [value.encode("latin-1") for value in starlette.getlist(name)]
+        expected = joint.join(said).decode("utf-8", "surrogateescape") if said else None
+        assert environ.header(asked) == scope.header(asked) == expected
+
+
+def test_the_two_headers_that_wsgi_keeps_elsewhere_are_headers_as_well() -> None:
+    read = WsgiRequest({"CONTENT_TYPE": "text/plain", "CONTENT_LENGTH": "5"}).header
+    assert (read("Content-Type"), read("content-length")) == ("text/plain", "5")
