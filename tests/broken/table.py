@@ -371,6 +371,10 @@ refused-sighting-takes-out-who-returned: A refused sighting takes nobody out of 
 ids-are-answered-twice: Each id of a question is answered once.
 ~ return list(dict.fromkeys(map(_stored_id, ids))) ==> return list(map(_stored_id, ids))
 = contract/test_model.py::test_a_store_does_what_its_model_does_where_chance_seldom_leads
+rooms-outlive-last-seen-times: A room whose last-seen times are lost counts nobody of before.
+- if rooms then redis.call('UNLINK', rooms, moves) end
+room-of-a-window-ago: A count of a room ends with the window.
+~ return in_room('(' .. offline_before, '+inf') ==> return in_room(offline_before, '+inf')
 room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
 ~ elseif at_least(offline_before, score) then ==> elseif false then
 gone-people-keep-their-room: Whoever was counted as gone comes back into no room without a page.
@@ -420,15 +424,10 @@ more-events-wait: A reader of events that fell behind catches up without waiting
 reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the next read.
 ~ if read is None or read.end == after != until: ==> if read is None:
 
-= contract/test_rooms.py::test_after_a_loss_a_room_is_without_the_people_of_an_ended_process
-rooms-outlive-last-seen-times: A room whose last-seen times are lost counts nobody of before.
-- if rooms then redis.call('UNLINK', rooms, moves) end
 = contract/test_rooms.py::test_a_room_of_more_than_are_looked_up_at_once_counts_each_once
 pages-of-a-room-overlap: A room of more than a thousand ids counts each of them once.
 ~ first + LOOKED_UP_AT_ONCE - 1 ==> first + LOOKED_UP_AT_ONCE
 = contract/test_rooms.py
-room-of-a-window-ago: A count of a room ends with the window.
-~ return in_room('(' .. offline_before, '+inf') ==> return in_room(offline_before, '+inf')
 counts-of-kinds-with-rooms: `counts` has all kinds, also on a site with rooms.
 ~ if room is not None:  # without rooms, ==> if True:  # without rooms,
 rooms-of-a-year-ago: Nobody is in a room of before PRESENCE_ROOMS was empty for some time.

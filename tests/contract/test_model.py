@@ -397,7 +397,7 @@ def departs(act: Act, process: str, later: int, ago: int = 0, seen: int | None =
 leaves, erases = partial(departs, Act.LEFT), partial(departs, Act.ERASED)
 COMES, ENTERS = wrote("A", 1, ("ann", 0, 0)), wrote("A", 1, ("ann", 0, 0, 1, 0))
 BOTH = wrote("B", 10, left=[(Act.ERASED, "ann", 5, None), (Act.LEFT, "ann", 0, None)])
-RARE: dict[str, dict[str, list[Any]]] = {  # by features
+RARE: dict[str, dict[str, list[Any]]] = {  # writes, and keys that the server loses, by features
     "plain": {
         "an older sighting comes late": [COMES, wrote("B", 1, ("ann", 100, 0))],
         "a process has seen an id after its logout": [leaves("A", 1, ago=1, seen=-1)],
@@ -443,7 +443,8 @@ RARE: dict[str, dict[str, list[Any]]] = {  # by features
         **{
             f"a {late} after a reader saw the room empty": [
                 ENTERS,
-                wrote("A", 606, ("ann", ago, 0), is_read=True),
+                wrote("A", WINDOW - 1, ("ann", WINDOW - 1, 0), is_read=True),
+                wrote("A", 1, ("ann", ago, 0), is_read=True),
             ]
             for late, ago in (("return without a page", 0), ("late write", 100))
         },
@@ -453,6 +454,7 @@ RARE: dict[str, dict[str, list[Any]]] = {  # by features
             leaves("B", 1, ago=2),
         ],
         "an id that is in a room is erased": [ENTERS, erases("A", 1)],
+        "the last-seen times are lost": [ENTERS, "seen", wrote("B", 1, ("bob", 0, 0, 1, 0))],
         "a page was entered before the logout": [
             COMES,
             leaves("A", 1),
@@ -477,6 +479,9 @@ def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
     machine = type("Machine", (Machine,), {"url": backend.url, "features": FEATURES[features]})()
     machine.begin(room_for=1000, step=1000, texts=PEOPLE, is_kept=True)
     for each in writes:
+        if isinstance(each, str):
+            machine.the_server_loses_a_key(each)
+            continue
         machine.write(*each)
         machine.readers_know_who_is_online()
         machine.somebody_reads(limit=1, window=WINDOW, who="ann")

@@ -78,17 +78,6 @@ def test_lost_rooms_are_written_again(start: Start, names: list[str]) -> None:
     assert room(one, "/t/2") == ["bob"]
 
 
-def test_after_a_loss_a_room_is_without_the_people_of_an_ended_process(
-    start: Start,
-) -> None:
-    ended = start(**RULE)
-    other = start(**RULE, clock=ended.clock)
-    ended.saw("ann", room="/t/1")
-    ended.run(send("DEL", f"{ended.store.all[0].name}:seen"))
-    other.saw("bob", room="/t/1")
-    assert other.presence.count(room="/t/1") == 1
-
-
 def test_after_a_loss_nobody_is_in_a_room_from_before_they_were_offline(start: Start) -> None:
     worker = start(**RULE)
     worker.saw("ann", "bob", room="/t/1")
@@ -127,14 +116,6 @@ def test_a_page_that_is_written_after_its_window_is_no_room(start: Start) -> Non
     other.saw("ann")
     one.writes()
     assert (one.online(), room(one)) == (["ann"], [])
-
-
-def test_a_count_of_a_room_ends_with_the_window(start: Start) -> None:
-    worker = start(**RULE)
-    worker.saw("ann", room="/t/1")
-    for more, online in ((WINDOW - 0.001, 1), (0.001, 0)):
-        worker.clock.now += more
-        assert worker.presence.count(room="/t/1") == online
 
 
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(start: Start) -> None:
