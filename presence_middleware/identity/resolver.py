@@ -193,7 +193,7 @@ class Search:
 
     def forget(self) -> None:
         """Forget everything, because ids are made with another key from now on."""
-        self._known: dict[int, tuple[Found, float]] = {}
+        self._known: dict[object, tuple[Found, float]] = {}
 
     def find(self, request: Request) -> Found:
         """Return who a request is from, and the matcher that found them."""
@@ -201,22 +201,31 @@ class Search:
             found = _first_match(self._first, request)
             if found is not NOBODY:
                 return found
-        known = self._known
+        known, now = self._known, time.time()
         try:
-            place = request.fingerprint(self._names)
+            key: object = request.fingerprint(self._names)
+            place = key
             found, until = known.get(place, UNREMEMBERED)
-            seconds = until - time.time()
-            if 0.0 < seconds <= REMEMBERED_SECONDS:
+            if now < until <= now + REMEMBERED_SECONDS:
                 return found
+            # What has expired since it arrived counts on, for it alone: of all requests that have
+            # been open for so long, each has another id.
+            if request.age > REMEMBERED_SECONDS:
+                key = place, id(request)
+                found, until = known.get(key, UNREMEMBERED)
+                if until > now:
+                    return found
         except Exception:  # a malformed environ or scope
             return _first_match(self._last, request)
+        if request.holds_until <= now:  # what was found before
+            request.holds_until = math.inf
         found = _first_match(self._last, request)
-        seconds = request.holds_until - time.time()
         # Another thread may have ended the request, and its headers with it.
         if request.fingerprint(self._names) == place:
             if len(known) >= REMEMBERED:
                 known.clear()
-            known[place] = found, time.time() + min(seconds, REMEMBERED_SECONDS)
+            until = request.holds_until if key == place else math.inf
+            known[key] = found, min(until, time.time() + REMEMBERED_SECONDS)
         return found
 
 

@@ -1592,6 +1592,14 @@ first-signed-cookie-counts: Of several signed cookies with a name, the last coun
 ~ cookie(name, last=True), verify, key, secrets, what= ==> cookie(name), verify, key, secrets, what=
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.
 ~ return id if until > now - request.age else _EXPIRED ==> return id if until > now else _EXPIRED
+expired-login-is-verified-each-second: An open connection has its login verified once a minute.
+~ if request.age > REMEMBERED_SECONDS: ==> if False:
+open-connections-share-their-login: What has expired counts only for a connection from before that.
+~ key = place, id(request) ==> key = place, 0
+forged-login-is-verified-each-second: A forged login of a connection is verified ever less often.
+~ until = now + 1 + request.age ==> until = now + 1
+request-is-never-remembered-again: An open connection whose login held for a second is remembered.
+~ if request.holds_until <= now: ==> if False:
 places-of-the-search-after-a-refusal: The earliest rule of the setting decides who logs out.
 - refused = search(unchecked)
 -         self._search = search(matchers)  # the last to give its matchers their places
@@ -1605,7 +1613,7 @@ memory-of-headers-without-bound: A process remembers who is meant by a bounded n
 token-in-a-cookie: Who comes with a token in a cookie is not whoever came before from the address.
 ~ return "cookie" if self.cookie else "authorization" ==> return "authorization"
 identity-is-remembered-too-long: An identity that was found once is looked up again.
-~ if 0.0 < seconds <= REMEMBERED_SECONDS: ==> if until:
+~ if now < until <= now + REMEMBERED_SECONDS: ==> if until:
 memory-hides-a-login: A login counts although a guest with the same headers is remembered.
 ~ _first and not (self._asks_user and request.is_anonymous): ==> _first and not self._asks_user:
 remembered-identity-outlives-its-key: Ids change with the key that a site's processes share.

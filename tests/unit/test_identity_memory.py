@@ -18,7 +18,7 @@ from presence_middleware.identity.bots import LOOKUPS
 from presence_middleware.identity.resolver import IdentityResolver
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
-from tests.security.signed import ANN, KEY, SCHEMES, Scheme, at, flask_cookie
+from tests.security.signed import ANN, KEY, OTHER, SCHEMES, Scheme, at, flask_cookie
 from tests.support.asking import Request as Asked
 from tests.support.beside import on_call
 from tests.support.memory import traced
@@ -143,19 +143,34 @@ def test_a_token_counts_until_it_expires(chain: str, cookie: str, agent: str, th
 
 
 @pytest.mark.parametrize("source", ["bearer:who", "starlette-session:who", "pyramid-session:who"])
-def test_what_expires_while_its_connection_is_open_counts_to_the_end(source: str) -> None:
-    scheme = next(each for each in SCHEMES.values() if each.source == source)
+def test_what_expires_while_its_connection_is_open_counts_to_the_end(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme, reads = next(each for each in SCHEMES.values() if each.source == source), list[str]()
     found = make(f"user={source}, guest=visitor", session_secret=scheme.secret)
     with at(NOW):
         views = scheme.request(scheme.make(KEY)).views()
+    for view in views:
+        on_call(monkeypatch, type(view), "header", lambda _, name: reads.append(name))
     lasts = scheme.lasts or 60  # a token has its `exp`
-    for age in (lasts - 2, lasts + 30, 9 * lasts):
-        with at(NOW + age):
-            for view in views:
-                view.age = age - 1
-                assert kind(found, view) == "user", age
+    for age in (lasts - 2, lasts + 200, 9 * lasts):
+        for view in views:
+            before = len(reads)
+            # Each round asks again. What takes long is done once a minute, also after the end.
+            for seconds in (0, 1, 30, 59, 61):
+                with at(NOW + age + seconds):
+                    view.age = age + seconds - 1
+                    assert kind(found, view) == "user", age
+            assert len(reads) - before == 2 or age < lasts
+            with at(NOW + age):
                 view.age = 0.0  # another request, which sends it too late
                 assert kind(found, view) == ("user" if age < lasts else "guest"), age
+    forged = scheme.request(scheme.make(OTHER)).views()[0]
+    before = len(reads)
+    for forged.age in map(float, range(600)):
+        with at(NOW + forged.age):
+            assert kind(found, forged) == "guest"
+    assert len(reads) - before < 2 * 20, "it is verified ever less often"
 
 
 def test_a_cookie_that_turns_valid_later_counts_from_then_on() -> None:
