@@ -255,7 +255,8 @@ SOURCES: Mapping[str, SourceType] = {
     ),
     "cookie": _chosen(lambda name, _: cookie(name), "NAME", "sessionid", header="cookie"),
     "user-agent": _agent(lambda *_: attrgetter("user_agent")),
-    "ip": _chosen(lambda *_: client_address, absent="no address"),
+    # It reads none, either.
+    "ip": _chosen(lambda *_: client_address, header="user-agent", absent="no address"),
     "visitor": _agent(lambda *_: visitor),
     "environ": _state(environ, example="site.user"),
     "scope": _state(state, example="state.user.id"),

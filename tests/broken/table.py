@@ -1628,6 +1628,8 @@ clients-of-a-proxy-share-an-identity: Clients behind the same proxy are not take
 ~ hash((self.peer, self.forwarded, environ.get(first) ==> hash((self.peer, environ.get(first)
 session-outlives-itself-in-the-memory: A session that was verified before expires on time.
 ~ if until < request.holds_until: ==> if False:
+address-ends-the-memory: What headers lead to is remembered, also if the last rule is ip.
+~ client_address, header="user-agent", absent ==> client_address, absent
 another-client-over-asgi-is-the-same: Over ASGI, another client behind a proxy is another visitor.
 ~ (self.peer, self.forwarded, values.get(first), ==> (self.peer, values.get(first),
 another-browser-is-the-same: Another User-Agent is another visitor.
