@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from threading import Thread
+from threading import Thread, active_count
 from typing import IO, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse
@@ -32,6 +32,7 @@ from .context import Chart
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
+MOST_READERS = 100  # of the board at once, each with a thread
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
 # Why a line of a whole log does not count.
@@ -246,6 +247,10 @@ def _serve_board(settings: Settings, address: str) -> None:
     class Server(ThreadingMixIn, WSGIServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
+
+        def verify_request(self, *_: Any) -> bool:
+            """Refuse more readers than may be: each has a thread and an open file."""
+            return active_count() <= MOST_READERS
 
         def handle_error(self, *_: Any) -> None:
             """Report no client that went away or sent nothing; errors of the app are reported."""

@@ -267,6 +267,8 @@ line-of-a-log-ends-the-command: No line of a log ends a command, whatever is in 
 ~ except Exception:  # anything may be in a line ==> except ValueError:  # anything may be in a line
 half-a-character-hides-a-visitor: A visitor counts whose field in a log has half a character.
 ~ _HALVES.sub("\ufffd", text).encode( ==> text.encode(
+readers-of-a-board-without-bound: Connections to the board of a log use a bounded number of threads.
+~ return active_count() <= MOST_READERS ==> return True
 client-that-went-away-is-reported: A client that goes away is no error of the board.
 ~ def handle_error(self, *_: Any) -> None: ==> def handle_no_error(self, *_: Any) -> None:
 

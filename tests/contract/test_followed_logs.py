@@ -5,12 +5,14 @@ import gzip
 import json
 import os
 import random
+import select
 import signal
 import socket
 import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -420,6 +422,13 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
         # As the check of a load balancer goes away.
         with socket.create_connection((host.strip("[]"), port)) as checks:
             checks.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with ExitStack() as held:  # of connections that ask nothing, one is soon closed at once
+            idle, closed = list[socket.socket](), list[socket.socket]()
+            while not closed:
+                idle.append(socket.create_connection((host.strip("[]"), port)))
+                held.enter_context(idle[-1])
+                closed, _, _ = select.select(idle, [], [], 0.02)
+            assert idle[0] not in closed
         log.write(line(time.time(), "bob"))
         wait_until(lambda: _shows(client, 2), 60)
         process.send_signal(signum)
