@@ -93,7 +93,8 @@ class RuleMatcher(Matcher):
         self._to_id: Callable[[str], FoundId] = normalize_id
         if rule.hashed:
             # What a client chooses, such as a cookie, must not have the hash of a login.
-            place = f"{rule.source}:{rule.argument}\n" if rule.type.client_supplied else ""
+            is_chosen = rule.type.client_supplied or rule.is_credential
+            place = f"{rule.source}:{rule.argument}\n" if is_chosen else ""
             self._to_id = lambda value: "" if value.isspace() else hasher(place + value)
         self._has_failed = False
 

@@ -76,6 +76,12 @@ class Rule:
             return name.removeprefix("http_").replace("_", "-")
         return name if self.source == "header" else ""
 
+    @property
+    def is_credential(self) -> bool:
+        """True if it reads a credential that clients send, and that only the site verifies."""
+        header = self.front_header.replace("_", "-")  # which are the same under WSGI
+        return self.source == "django-session" or header in CREDENTIAL_HEADERS
+
     def secrets_among(self, secrets: Secrets) -> Secrets:
         """Return the session secrets that may have signed what it reads.
 
@@ -176,8 +182,7 @@ def _rule(item: str) -> Rule:
             f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
             "it is given, whatever the response"
         )
-    read = rule.front_header.replace("_", "-")  # which are the same under WSGI
-    if (name == "django-session" or read in CREDENTIAL_HEADERS) and not hashed:
+    if rule.is_credential and not hashed:
         raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
     _check_argument(rule)
     return rule

@@ -1579,7 +1579,9 @@ hidden-user-is-named-as-a-user: A user whom code names is hidden by the function
 failing-function-shows-all in resolver.py: If the function that hides users fails, all are hidden.
 ~ return True ==> return False
 client-chooses-the-hash-of-a-user: No client can choose a value with the hash of another source.
-~ place = f"{rule.source}:{rule.argument}\n" if rule.type.client_supplied else "" ==> place = ""
+~ place = f"{rule.source}:{rule.argument}\n" if is_chosen else "" ==> place = ""
+key-has-the-hash-of-a-user: No client can choose a key or a token with the hash of a login.
+~ rule.type.client_supplied or rule.is_credential ==> rule.type.client_supplied
 json-in-a-cookie-is-cut: A quotation mark within a cookie is a part of it.
 ~ [ \t]*=([^;]*)" ==> [ \t]*=[ \t]*\"?([^;\"]*)"
 text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once more.
@@ -1788,9 +1790,9 @@ missing-secret-is-a-text: A secret that is None is refused, not taken for the te
 socket-without-a-path: The URL of a socket has a path.
 ~ (?P<hosts>)(?P<name>/[^?#]+) ==> (?P<hosts>)(?P<name>[^?#]*)
 credential-is-stored: A credential cannot be stored as an id.
-~ if (name == "django-session" or read in CREDENTIAL_HEADERS) ==> if name == "django-session"
+~ == "django-session" or header in CREDENTIAL_HEADERS ==> == "django-session"
 credential-is-stored-by-another-spelling: Under WSGI, X_Api_Key names the header X-Api-Key.
-~ read = rule.front_header.replace("_", "-") ==> read = rule.front_header
+~ header = self.front_header.replace("_", "-") ==> header = self.front_header
 password-in-an-error: No error or log shows the password of the URL.
 ~ _, at, host = location.rpartition("@") ==> at, host = "", location
 option-in-an-error: No error or log shows a password among the options of the URL.
