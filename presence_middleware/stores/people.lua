@@ -27,6 +27,7 @@ local lifetime, -- of the keys, in seconds
   departures, -- their number
   arrivals -- of all sightings, separated by spaces; empty if they equal the times
   = string.match(ARGV[1], string.rep('(%S*) ', 12) .. '(.*)')
+local MOST_REMOVED = 1000 -- from each key, because a command must stay short
 local FIRST, FIRST_DEPARTURE, FIRST_MOVE = 2, 2 + 2 * sightings, 2 + 2 * sightings + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
@@ -123,9 +124,10 @@ local function finish(take_out)
     end
   end
   local are_needed = at_least(redis.call('ZSCORE', left, '  '), now - window - slack)
-  redis.call('ZREMRANGEBYSCORE', left, '-inf', are_needed and 0 or now - window - slack)
+  local old = redis.call('ZCOUNT', left, '-inf', are_needed and 0 or now - window - slack)
   for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
     redis.call('EXPIRE', key, age)
-    redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many
+    local most = math.max(redis.call('ZCARD', key) - max_members, key == left and old or 0)
+    redis.call('ZPOPMIN', key, math.min(most, MOST_REMOVED)) -- the oldest of too many
   end
 end

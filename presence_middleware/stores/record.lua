@@ -12,7 +12,6 @@
 -- ARGV and the reply are those of people.lua. A call without people is a sweep: see presence.lua.
 
 local seen, bye, gone, left, writers = unpack(KEYS)
-local MOST_EVICTED = 1000
 
 include 'people'
 local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
@@ -45,7 +44,7 @@ if #ids > 0 then
       is_seen[id] = true
       if not known[n] then new = new + 1 end
     end
-    local most = math.min(new - room + #ids, MOST_EVICTED)
+    local most = math.min(new - room + #ids, MOST_REMOVED)
     local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
     for _, id in ipairs(offline) do
       if new > room and not is_seen[id] then

@@ -206,23 +206,11 @@ class SortedSet(ScriptedStore):
         if self.needs_sweep and (yield from self.sweep(now)):
             return True
         has_more = yield from super().clean_up(now)
-        # Remove by score, never by rank: if two workers do this at once, the ranks have changed
-        # for the second, which would remove ids that are online.
-        cut = self.stale_until(now)
-        stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
-        (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
-        page_end = members_with_scores(last)[0][1] if last else cut
-        members, removed = yield Batch(
-            (
-                ("ZCARD", self.key.seen),
-                ("ZREMRANGEBYSCORE", self.key.seen, "-inf", page_end),
-            ),
-            atomic=True,
-        )
-        if removed and removed == members:
+        has_stale, is_empty = yield from self._remove_stale(self.key.seen, now)
+        if is_empty:
             # The sorted set is empty, so a missing key is no sign of lost data.
             yield Batch((("ZREM", self.key.writers, ""),))
-        return bool(last) or has_more
+        return has_stale or has_more
 
 
 def newest(key: str, cut: float, limit: int | None, last: Rank | None) -> Plan[list[Ranked]]:

@@ -16,9 +16,9 @@ from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
 from .agreement import SharedSettings
 from .events import EventStream
-from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
+from .plan import Argument, Batch, Plan, Script, as_seconds, pairs, score, to_microseconds
 
-CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
+CLEANED = 1000  # members of each key that a clean-up removes or lowers at once
 _NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
@@ -291,15 +291,14 @@ class Store(ABC):
         """
         # Without this they would stay online for too long, and departed ids could not return.
         # Clocks may differ by `keys.SLACK`, so smaller differences are left alone.
-        ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
+        ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLEANED)
         names = self._timed if self.is_server_time else ()
         # Of processes that have ended. One that is idle and has a longer window would else notice a
         # loss, and write again whoever left since.
         silent_since = now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 * keys.SLACK
-        *pages, _, _ = yield Batch(
+        *pages, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),
-                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", self.stale_until(now)),
                 ("ZREMRANGEBYSCORE", self.key.writers, "-inf", silent_since),
             )
         )
@@ -311,7 +310,24 @@ class Store(ABC):
         )
         if lowered:
             yield Batch(lowered)
-        return any(len(page) == CLAMPED_MEMBERS for page in pages)
+        has_more, _ = yield from self._remove_stale(self.key.gone, now)
+        return has_more or any(len(page) == CLEANED for page in pages)
+
+    def _remove_stale(self, name: str, now: float) -> Plan[tuple[bool, bool]]:
+        """Remove stale members of a sorted set: about `CLEANED`, and all of a moment together.
+
+        Return whether there may be more, and whether that emptied the set.
+        """
+        # Remove by score, never by rank: if two workers do this at once, the ranks have changed
+        # for the second, which would remove ids that are online.
+        cut = self.stale_until(now)
+        limits = "LIMIT", CLEANED - 1, 1, "WITHSCORES"
+        (last,) = yield Batch((("ZRANGE", name, "-inf", cut, "BYSCORE", *limits),))
+        end = pairs(last)[0][1] if last else cut
+        members, removed = yield Batch(
+            (("ZCARD", name), ("ZREMRANGEBYSCORE", name, "-inf", end)), atomic=True
+        )
+        return bool(last), 0 < removed == members
 
 
 class Part(NamedTuple):

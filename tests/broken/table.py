@@ -95,6 +95,8 @@ history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step
 
 = contract/test_caps.py
+departures-are-forgotten-all-at-once: A write forgets a bounded number of departures.
+~ redis.call('ZPOPMIN', key, math.min(most, MOST_REMOVED)) ==> redis.call('ZPOPMIN', key, most)
 shards-hold-more-than-the-limit: All shards together hold no more than the limit.
 ~ settings.max_members // settings.shards) ==> -(-settings.max_members // settings.shards))
 first-networks-share-a-counter: In a flood of networks, the first keep the counter of their quota.
@@ -335,9 +337,9 @@ erased-id-stays-in-a-key: An id that is erased is in no key.
 erased-id-is-offered-again: An id that is erased stays away, whatever other workers still hold.
 ~ at_least(redis.call('ZSCORE', left, ' '), earliest) ==> false
 departures-are-kept: A logout is remembered for a window only.
-- redis.call('ZREMRANGEBYSCORE', left, '-inf', are_needed and 0 or now - window - slack)
+~ max_members, key == left and old or 0) ==> max_members, 0)
 unknown-departures-without-bound: Departures of unknown ids are bounded.
-- redis.call('ZREMRANGEBYRANK', key, 0, -max_members - 1) -- the oldest of too many
+~ math.max(redis.call('ZCARD', key) - max_members, key ==> math.max(0, key
 goodbye-hides-the-last-seen-time: A goodbye changes no last-seen time.
 - redis.call('ZADD', bye, moment, id)
 goodbye-of-a-closed-tab-wins: Another open tab keeps its user online.
@@ -615,7 +617,7 @@ event-of-the-same-millisecond-is-missed: A reader misses nothing of the millisec
 goodbyes-without-lifetime: The key of goodbyes expires.
 - redis.call('EXPIRE', bye, lifetime)
 unbounded-eviction: A lower limit removes a bounded number of ids in each write.
-~ local MOST_EVICTED = 1000 ==> local MOST_EVICTED = 1000000
+~ local MOST_REMOVED = 1000 -- ==> local MOST_REMOVED = 1000000 --
 moment-is-split-between-sweeps: People of one moment leave together.
 - found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'WITHSCORES')
 event-after-a-pause-is-lost:
@@ -1086,10 +1088,17 @@ upkeep-waits-for-a-clock: After a clock was set back, the upkeep goes on.
 ~ and 0 <= now - done_at < min(CLEAN_IDLE, after): ==> and now - done_at < min(CLEAN_IDLE, after):
 = redis/test_upkeep.py::test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online
 clean-up-goes-by-rank: Two processes that clean up at once remove nobody who is online.
-- ("ZREMRANGEBYSCORE", self.key.seen, "-inf", page_end),
-+ ("ZREMRANGEBYRANK", self.key.seen, 0, PAGE - 1)
+- (("ZCARD", name), ("ZREMRANGEBYSCORE", name, "-inf", end)), atomic=True
++ (
++ ("ZCARD", name),
++ ("ZREMRANGEBYRANK", name, 0, CLEANED - 1)
 + if last
-+ else ("ZREMRANGEBYSCORE", self.key.seen, "-inf", cut),
++ else ("ZREMRANGEBYSCORE", name, "-inf", cut),
++ ),
++ atomic=True,
+= redis/test_upkeep.py::test_a_command_removes_a_thousand_at_most_and_rounds_go_on
+clean-up-in-one-command: A clean-up removes a bounded number of ids in a command.
+~ end = pairs(last)[0][1] if last else cut ==> end = cut
 
 = redis/test_walks.py::test_rooms_and_events_are_true_with_few_commands
 forbidden-upkeep-is-silent: The log says once that the user of Redis may not do the upkeep.

@@ -1,6 +1,7 @@
 """Caps: the maximum number of members of a kind, and of guests of an address."""
 
 from collections import defaultdict, deque
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,6 +69,25 @@ def test_a_sighting_of_before_a_logout_takes_no_time_of_others(store: str, start
     other.writes()
     assert one.presence.last_seen_among(people) == before
     assert None not in before.values()
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "seconds"), [("left", 10, 0), ("gone", 10, 0), ("left", 9999, WINDOW + 121)]
+)
+def test_departures_are_forgotten_a_bounded_number_in_each_write(
+    name: str, limit: int, seconds: float, start: Start
+) -> None:
+    """When the limit was lowered, and when the window of many is over at once."""
+    before = start(shards=1)
+    crowd = [f"u{number}" for number in range(2500)]
+    before.saw(*crowd)
+    before.saw(*crowd, act=Act.LEFT)
+    before.clock.now += seconds
+    one, sizes = start(clock=before.clock, shards=1, max_members=limit), [2500]
+    while sizes[-1] > 10:
+        one.saw(f"late{len(sizes)}", act=Act.LEFT)
+        sizes.append(one.redis.zcard(getattr(one.store.all[0].key, name)))
+    assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
 
 
 # The guests of one address.

@@ -12,7 +12,7 @@ from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, History, Lease, Plan, keys, moment_of
-from presence_middleware.stores.sorted_set import PAGE
+from presence_middleware.stores.store import CLEANED
 from tests.redis.test_connecting import SHORT, url_of_user
 from tests.support.backends import Server, by_trips, wait_until
 from tests.support.beside import in_child, on_call
@@ -251,12 +251,12 @@ def test_after_a_failover_who_has_gone_is_announced_again(
 
 def test_many_who_have_gone_at_once_are_announced_in_one_round(opened: Open) -> None:
     processes = opened(1, **ANNOUNCED)
-    for number in range(2 * PAGE):
-        processes.first.record(("user", f"id{number}"), processes.clock.now - number / PAGE)
+    for number in range(2 * CLEANED):
+        processes.first.record(("user", f"id{number}"), processes.clock.now - number / CLEANED)
     processes.go_on(2)
     processes.clock.now += WINDOW + LAG
     processes.go_on(1)
-    assert processes.went == {"user": 2 * PAGE}
+    assert processes.went == {"user": 2 * CLEANED}
 
 
 def test_a_shard_that_cannot_be_swept_stops_the_sweep_of_no_other_kind(
@@ -312,16 +312,19 @@ def cleaned_up(site: Process, kind: str, key: str) -> list[int]:
     return removed
 
 
+@pytest.mark.parametrize("name", ["seen", "gone"])
 @pytest.mark.parametrize("stale", [0, 1, 999, 1000, 1001, 3500])
-def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(site: Process, stale: int) -> None:
-    key = f"{site.settings.prefix}:guest:seen"
+def test_a_command_removes_a_thousand_at_most_and_rounds_go_on(
+    site: Process, stale: int, name: str
+) -> None:
+    key = f"{site.settings.prefix}:guest:{name}"
     # Four share each moment, and one of these is not split.
     crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
     site.redis.zadd(key, crowd | {"online": NOON - KEEP + 0.000001})
     removed = cleaned_up(site, "guest", key)
-    assert max(removed) <= PAGE + 4
+    assert max(removed) <= CLEANED + 4
     assert sum(removed) == stale
-    assert len(removed) == stale // PAGE + 1
+    assert len(removed) == stale // CLEANED + 1
     assert site.redis.zrange(key, 0, -1) == [b"online"]
 
 
@@ -381,7 +384,7 @@ def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_u
 
 def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: Process) -> None:
     key = f"{site.settings.prefix}:guest:seen"
-    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
+    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(CLEANED)} | {"online": NOON})
 
     def beside_another(batch: Batch) -> Plan[Any]:
         sent = [command[:2] for command in batch.commands]
