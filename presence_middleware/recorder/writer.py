@@ -118,7 +118,9 @@ class Writer:
             while remaining > 0 and "" not in attempt.avoid:
                 taken = people.take(min(remaining, self._batch_size))
                 remaining -= self._batch_size
-                self._write_batch(attempt, taken, attempt.query if remaining <= 0 else None)
+                # A query may ask a node that fails, and other readers would wait for that.
+                is_last = remaining <= 0 and not attempt.avoid
+                self._write_batch(attempt, taken, attempt.query if is_last else None)
         except Exception as error:  # an error of our own must not lose sightings either
             self._note_failure(attempt, "", error)
         finally:  # nor must an interrupt of a handler that writes

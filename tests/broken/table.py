@@ -481,6 +481,8 @@ each-write-waits-for-a-node: While a node of the agreement hangs, writes to othe
 ~ self._asks_after = now + MAX_PAUSE_SECONDS ==> self._asks_after = now
 node-is-never-asked-again: A node of the agreement that was away is asked again after some seconds.
 ~ self._asks_after = now + MAX_PAUSE_SECONDS ==> self._asks_after = math.inf
+question-delays-others: While a node hangs, a question about it delays no question about others.
+~ is_last = remaining <= 0 and not attempt.avoid ==> is_last = remaining <= 0
 form-of-a-cluster-is-not-said: Whoever reaches one node of a Cluster is told the form of its URL.
 ~ message = _MOVED if is_elsewhere else ==> message =
 cluster-that-is-down-is-asked-once: What a Cluster refused for a moment is asked again at once.

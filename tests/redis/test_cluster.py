@@ -20,7 +20,7 @@ from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, keys
+from presence_middleware.stores import Batch, Plan, keys
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from tests.support import timed_site
 from tests.support.backends import client_of, wait_until
@@ -190,6 +190,24 @@ def test_writes_to_other_nodes_do_not_wait_for_the_one_of_the_agreement(own: Sit
     clock.now += MAX_PAUSE_SECONDS
     writes()
     assert hung.client.exists(meta)
+
+
+def test_while_a_node_is_away_a_question_about_it_delays_no_other(
+    valkey: Server, prefix: str
+) -> None:
+    """It is asked after the write, which other readers wait for."""
+    recorder = Recorder(timed_site.settings(valkey.url, prefix), background=False)
+    delays_others: list[bool] = []
+
+    def question() -> Plan[None]:
+        delays_others.append(recorder.writer.lock.locked())
+        yield Batch((("TIME",),))
+
+    for _ in range(2):
+        visit(recorder, "ann")
+        recorder.read(question())
+        recorder.health.failed("another node")
+    assert delays_others == [True, False]
 
 
 def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings: Settings) -> None:
