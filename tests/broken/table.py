@@ -25,6 +25,9 @@ widget-keeps-what-it-showed: A widget for the page's room is empty on a page wit
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
 markup-in-a-list: The page of the board shows an id as text.
 ~ made.textContent = text; ==> made.innerHTML = text;
+= browser/test_board_browser.py::test_the_chart_draws_and_marks_its_peak
+late-answer-about-another-kind: The chart and its table are of the chosen kind, whatever comes late.
+- if (kind !== chosen("charted")) return;
 = browser/test_board_browser.py::test_the_hour_that_comes_twice_is_in_the_table_twice
 hours-of-a-night-are-one: The hour that comes twice in autumn is in the table of the board twice.
 ~ Date.parse(time) - 60000 * new Date(time).getMinutes(); ==> new Date(time).setMinutes(0, 0, 0);

@@ -143,9 +143,17 @@ def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[
     expect(board.locator("#summary")).to_have_text(
         re.compile(r"^The most in 24 hours: 7 users at \S+ Ever: 7 on \d")
     )
+    late: list[Route] = []
+    board.route("**/history?kind=user", lambda route: late.append(route))  # noqa: PLW0108
+    with board.expect_request("**/history?*"):
+        board.get_by_text("As a table").click()
     board.locator("#charted").get_by_role("radio", name="guests").check()
     expect(board.locator("#chart .label")).to_contain_text("35 at ")
-    board.get_by_text("As a table").click()
+    expect(board.locator("#hours td.number").get_by_text("35", exact=True)).to_have_count(1)
+    with board.expect_response("**/history?kind=user"):
+        late[0].continue_()
+    with board.expect_response("**/counts"):
+        pass
     expect(board.locator("#hours td.number").get_by_text("35", exact=True)).to_have_count(1)
 
 

@@ -124,18 +124,18 @@ function summary(chart, ever, kind) {
 
 async function showChart() {
   const kind = chosen("charted"), width = chartWidth(), offset = -new Date().getTimezoneOffset();
-  const [chart, { peak }, { active }] = await Promise.all([
+  const [chart, { peak }, { active }, history] = await Promise.all([
     ask(query("chart.svg", { kind, width, offset })), ask(query("peak", { kind })),
-    ask(query("active", { kind }))]);
+    ask(query("active", { kind })), at("table").open && ask(query("history", { kind }))]);
   if (kind !== chosen("charted")) return;  // another was chosen meanwhile
   setText(at("summary"), summary(chart, peak, kind) + activity(active, kind));
   if (chart !== at("chart").firstChild) at("chart").replaceChildren(chart);
-  if (at("table").open) await showHours(kind);
+  if (history) showHours(history);
 }
 
-async function showHours(kind) {
+function showHours({ samples }) {
   const most = new Map();
-  for (const [time, count] of (await ask(query("history", { kind }))).samples) {
+  for (const [time, count] of samples) {
     const hour = Date.parse(time) - 60000 * new Date(time).getMinutes();
     most.set(hour, Math.max(most.get(hour) || 0, count));
   }
