@@ -56,6 +56,12 @@ list-of-names-runs-out: The board lists others when half of a hundred have gone.
 = browser/test_board_live.py::test_times_are_those_of_the_server
 times-by-the-clock-of-the-reader: A reader whose clock is wrong sees how long ago somebody came.
 - setLag(now);
+polled-times-by-the-clock-of-the-reader: Nor does a reader without events see another time.
+- if (data.now) setLag(data.now);
+chart-waits-for-the-clock: A chart goes on after the reader's clock was set back.
+~ Math.abs(Date.now() - sampled) ==> Date.now() - sampled
+stream-that-is-silent-is-kept: A board leaves a stream that brings nothing, not even a beat.
+- if (stream && Math.abs(Date.now() - stream.heard) > SILENT) leaveStream();
 
 = browser/test_mounts_browser.py
 pulse-of-a-path-with-its-mount: A pulse names the room below the mount point.

@@ -110,17 +110,22 @@ def test_the_newest_hundred_are_listed_and_others_when_these_have_gone(
     assert board.sent("online") == []
 
 
+@pytest.mark.parametrize("since", ["Came", "Last seen"])
 def test_times_are_those_of_the_server(
-    new_context: NewContext, site: WebServer, presence: Presence
+    new_context: NewContext, site: WebServer, presence: Presence, since: str
 ) -> None:
-    page = new_context().new_page()
-    page.clock.install(time=datetime.now() + timedelta(minutes=10))
+    page, now = new_context().new_page(), datetime.now()
+    if since == "Last seen":
+        page.route("**/events?*", lambda route: route.fulfill(status=503))
+    page.clock.install(time=now + timedelta(minutes=10))
     page.goto(f"http://{site.address}/presence")
     board = Board(page)
-    expect(page.locator("#since")).to_have_text("Came")
+    expect(page.locator("#since")).to_have_text(since)
     presence.touch("bob")
     board.expect_names("bob")
     expect(page.locator("#online td.number")).to_have_text([re.compile("now|s ago")])
+    with page.expect_request("**/chart.svg?*"), page.expect_request("**/events?*"):
+        page.clock.set_system_time(now)
 
 
 def test_a_hidden_page_goes_on_after_its_last_event(board: Board, presence: Presence) -> None:

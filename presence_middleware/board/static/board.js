@@ -187,7 +187,7 @@ let heldUntil = 0;  // until when no stream is tried
 // Open a stream if there is none. Return whether one is open, so that nobody has to poll.
 async function follow(kind) {
   if (!live.includes(kind) || Date.now() < heldUntil) return false;
-  if (stream && Date.now() - stream.heard > SILENT) leaveStream();
+  if (stream && Math.abs(Date.now() - stream.heard) > SILENT) leaveStream();
   if (!stream) {
     const started = { heard: Date.now(), isOpen: false, ending: new AbortController() };
     started.opened = new Promise((opened, refused) => {
@@ -344,7 +344,7 @@ async function refresh() {
   try {
     showCounts(await ask("counts"));
     await showNames().catch(refused);
-    if (Date.now() - sampled > SAMPLED) {
+    if (Math.abs(Date.now() - sampled) > SAMPLED) {  // the clock may be set back
       await showChart();
       sampled = Date.now();
     }
