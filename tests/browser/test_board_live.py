@@ -107,7 +107,12 @@ def test_the_newest_hundred_are_listed_and_others_when_these_have_gone(
     for number in range(40, 101):
         presence.leave(f"user{number}")
     expect(listed).to_have_count(41, timeout=20000)
+    presence.leave("user0")
+    expect(listed).to_have_count(40)
+    presence.touch("zoe")
+    expect(listed.first).to_have_text("zoe")
     assert board.sent("online") == []
+    assert len(board.sent("events")) == 2
 
 
 @pytest.mark.parametrize("since", ["Came", "Last seen"])

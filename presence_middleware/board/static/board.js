@@ -159,7 +159,7 @@ function row(id, seen, otherwise = "online") {
 
 const captioned = (rows) => rows ? rows < MOST ? "Newest first" : "The newest 100" : "Nobody is online";
 
-let shown = null, isCut = false;  // what was polled; whether more are online than the list has
+let shown = null, isCut = false;  // what was polled; whether the live list has been full
 
 async function showNames() {
   if (!token || !listed.length) return;
@@ -248,18 +248,16 @@ function showList({ online, now }) {
   setLag(now);
   at("online").replaceChildren(...online.map(({ id }) => row(id, null, "earlier")));
   setText(at("since"), "Came");
-  isCut = online.length >= MOST;
+  isCut = false;
   shown = null;
 }
 
 function showChange({ id, online, at: moment }) {
   const list = at("online");
+  isCut ||= list.children.length >= MOST;
   [...list.children].find((each) => each.dataset.id === id)?.remove();
   if (online) list.prepend(row(id, moment));
-  while (list.children.length > MOST) {
-    list.lastChild.remove();
-    isCut = true;
-  }
+  while (list.children.length > MOST) list.lastChild.remove();
   if (isCut && list.children.length < MOST / 2) {
     leaveStream();
     cursor = "";  // the next stream begins with a list
