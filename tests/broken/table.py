@@ -22,6 +22,12 @@ widget-of-no-room-counts-one: A widget without a room shows the number of the si
 ~ if (room === undefined) return counts.href; ==> if (false) return counts.href;
 widget-keeps-what-it-showed: A widget for the page's room is empty on a page without a room.
 ~ else if (place.dataset.room !== undefined) ==> else if (false)
+widget-of-a-path-with-marks: A widget counts the room of a path with & and +.
+- .replace(/[&+]/g, encodeURIComponent)
+widget-of-a-hidden-page in board/static/widget.js: A widget of a hidden page does not ask.
+~ if (document.hidden) return; ==> if (false) return;
+widget-of-a-shown-page in board/static/widget.js: A widget asks when its page is shown again.
+- document.addEventListener("visibilitychange", refresh);
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
 markup-in-a-list: The page of the board shows an id as text.
 ~ made.textContent = text; ==> made.innerHTML = text;
@@ -72,10 +78,14 @@ pulse-of-a-path-with-its-mount: A pulse names the room below the mount point.
 ~ mount = pathname.endsWith(own) ? pathname.slice(0, -own.length) : "unknown"; ==> mount = "";
 pulse-of-another-app: A page of another app with this script is in no room.
 ~ (path + "/").startsWith(mount + "/") ==> true
+pulse-of-an-app-with-a-longer-name: Nor is a page below /shops, for an app at /shop.
+~ (path + "/").startsWith(mount + "/") ==> path.startsWith(mount)
 widget-counts-the-path-with-its-mount: A widget counts the room below the mount point.
 ~ const mount = loaded.endsWith(own) ? loaded.slice(0, -own.length) : "unknown" ==> const mount = ""
 widget-counts-for-another-app: A widget shows no number for the room of another app's page.
 - if (!(pathname + "/").startsWith(mount + "/")) return undefined;
+widget-shows-an-old-number: A widget asks again once a minute.
+- setInterval(refresh, EVERY + 5000 * Math.random());
 
 = browser/test_pulse_browser.py::test_a_page_from_the_back_forward_cache_pulses_again
 script-with-a-query-sends-to-itself: The address of the pulse's script may have a query.

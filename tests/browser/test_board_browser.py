@@ -198,8 +198,8 @@ def test_a_widget_counts_its_room_and_another(open_board: Opened, presence: Pres
     presence.touch("ann")
     one = open_board("/t/1/a-title")
     wait_until(lambda: presence.count("guest", room="/t/1") == 1)
-    other = open_board("/t/caf%C3%A9")
-    wait_until(lambda: presence.count("guest", room="/t/café") == 1)
+    other = open_board("/t/caf%C3%A9&+")
+    wait_until(lambda: presence.count("guest", room="/t/café&+") == 1)
     places = "s[data-room]"
     expect(other.locator(places).nth(0)).to_have_text("1 online")
     expect(other.locator(places).nth(1)).to_have_text("1 online")
@@ -207,6 +207,12 @@ def test_a_widget_counts_its_room_and_another(open_board: Opened, presence: Pres
     expect(elsewhere.locator(places).nth(0)).to_have_text("")
     expect(elsewhere.locator(places).nth(1)).to_have_text(re.compile("^[01] online$"))
     expect(one.locator("em")).to_have_text("1 online")
+    asked: list[str] = []
+    one.on("request", lambda request: asked.append(request.url))
+    hide(one)
+    with one.expect_response("**/counts"):
+        show(one)
+    assert len([each for each in asked if each.endswith("/counts")]) == 1
 
 
 @pytest.mark.slow

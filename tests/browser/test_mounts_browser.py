@@ -90,6 +90,7 @@ def test_a_page_its_pulse_and_its_widget_mean_one_room(shop: Shop, new_context: 
     context = new_context()
     context.add_cookies([{"name": "member", "value": "ann", "url": shop.url}])
     page = context.new_page()
+    page.clock.install()
     with page.expect_response(lambda answer: "presence=here" in answer.url) as answer:
         page.goto(f"{shop.url}/t/1/a-title")
     assert answer.value.status == 204
@@ -106,6 +107,9 @@ def test_a_page_its_pulse_and_its_widget_mean_one_room(shop: Shop, new_context: 
     assert shop.presence.is_online("ann")
     # Another app's page that has the script: this site cannot know its room.
     moves_without_a_request(page, f"{mount}/t/2")
-    moves_without_a_request(page, "/t/1")
+    moves_without_a_request(page, f"{mount}s/t/1")
     shop.writes_all()
     assert shop.in_room("/t/2") == ["ann"]
+    for _ in range(2):
+        with page.expect_request("**/counts"):
+            page.clock.fast_forward(65_000)

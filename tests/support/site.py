@@ -25,7 +25,7 @@ PAGE = f"""<!doctype html><title>Shop</title>
 <b data-presence data-room></b> <i data-presence data-room="{MOUNT}/t/2"></i>
 <u data-presence data-room="/else/t/1"></u> <s data-presence="guest"></s>
 <s data-presence="guest" data-room>?</s> <em data-presence></em>
-<s data-presence="guest" data-room="/t/caf%C3%A9?page=2#last"></s>
+<s data-presence="guest" data-room="/t/caf%C3%A9&+?page=2#last"></s>
 """ + "".join(f'<script src="{MOUNT}/{name}.js" async></script>' for name in SCRIPTS)
 HEADERS = [
     ("Content-Type", "text/html" if HTML else "text/plain"),

@@ -17,7 +17,7 @@
     if (room === undefined) return counts.href;
     let { pathname } = new URL(room, location.href);
     if (!(pathname + "/").startsWith(mount + "/")) return undefined;
-    pathname = pathname.slice(mount.length) || "/";
+    pathname = pathname.slice(mount.length);
     const address = new URL(counts);
     // The path is encoded, but for what has a meaning in a query.
     address.search = "room=" + pathname.replace(/[&+]/g, encodeURIComponent);
