@@ -2,7 +2,7 @@
 (() => {
   const { src, dataset } = document.currentScript;
   const url = new URL(dataset.to || src.replace(/\.js([?#].*)?$$/, ""), document.baseURI);
-  url.username = url.password = url.hash = "";
+  url.username = url.password = "";
   const to = url.href + (url.search ? "&" : "?") + "presence=";
   // What stands before the app's own path of this script also stands before that of each page.
   const own = "$own", { pathname } = new URL(src);
@@ -25,7 +25,7 @@
     used = Date.now();
     pulse();
   }
-  for (const input of ["keydown", "pointerdown", "pointermove", "touchstart", "scroll"])
+  for (const input of ["keydown", "pointerdown", "pointermove", "scroll"])
     addEventListener(input, use, { capture: true, passive: true });
   addEventListener("visibilitychange", show, true);
   addEventListener("pageshow", () => here || show());

@@ -90,6 +90,9 @@ widget-shows-an-old-number: A widget asks again once a minute.
 = browser/test_pulse_browser.py::test_a_page_from_the_back_forward_cache_pulses_again
 script-with-a-query-sends-to-itself: The address of the pulse's script may have a query.
 ~ src.replace(/\.js([?#].*)?$$/, "") ==> src.replace(/\.js$$/, "")
+= browser/test_pulse_browser.py::test_a_page_that_comes_back_without_a_change_of_visibility_pulses
+pulse-of-each-movement: A reader who moves the pointer sends no pulse by that within a window.
+~ if (used - before > $window) pulse(); ==> pulse();
 = browser/test_pulse_browser.py::test_a_hidden_tab_is_silent_until_it_is_visible
 tab-is-silent-when-it-is-back: A tab that was hidden for long pulses as soon as it is visible.
 - function show() {
@@ -99,7 +102,7 @@ hidden-tab-pulses: A hidden tab is silent.
 ~ (document.hidden || Date.now() - used > $window) return; ==> (Date.now() - used > $window) return;
 = browser/test_pulse_browser.py::test_a_url_of_the_sites_own_takes_the_pulse
 pulse-to-a-url-with-credentials: A page that was opened with credentials in its URL sends pulses.
-~ url.username = url.password = url.hash = ""; ==> url.hash = "";
+- url.username = url.password = "";
 pulse-to-a-url-with-a-query: A URL of the site's own that takes the pulse may have a query.
 ~ url.href + (url.search ? "&" : "?") ==> url.href + "?"
 pulse-of-a-page-that-stays: A page whose script has data-stay names no room.

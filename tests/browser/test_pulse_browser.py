@@ -180,6 +180,7 @@ def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Rea
     ann.stops_timers()
     page = ann.opens("/a")
     before = len(ann.sent())
+    page.mouse.move(9, 9)
     page.evaluate("for (const _ of '12') dispatchEvent(new Event('pagehide'))")
     ann.waits_for("bye", before)
     page.evaluate("for (const _ of '12') dispatchEvent(new Event('pageshow'))")
