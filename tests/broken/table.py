@@ -53,6 +53,16 @@ token-in-another-alphabet: A token in Cyrillic letters is wrong; the site does a
 token-stays-in-its-field: Whoever finds a board that was unlocked does not find its token.
 - at("token").value = "";
 
+= browser/test_board_live.py::test_the_list_changes_without_polling
+list-of-another-kind: A board lists the kind that is chosen.
+- leaveStream();
+-   cursor = "";
+-   refresh();
++ refresh();
+list-goes-on-after-an-event-of-another-kind: The list of a kind that is chosen begins anew.
+- cursor = "";
+-   refresh();
++ refresh();
 = browser/test_board_live.py::test_the_newest_hundred_are_listed_and_others_when_these_have_gone
 list-of-names-grows: The board lists a hundred names at most.
 ~ while (list.children.length > MOST) ==> while (false)

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 def variables(own: Server, prefix: str) -> dict[str, str]:
     return {
         **{"PRESENCE_REDIS_URL": own.url, "PRESENCE_PREFIX": prefix},
-        **{"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"},
-        **{**BOARD, "PRESENCE_FLUSH_INTERVAL": "1s"},
+        "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
+        **{**BOARD, "PRESENCE_FLUSH_INTERVAL": "1s", "PRESENCE_EVENTS": "user,guest"},
     }
 
 
@@ -87,9 +87,12 @@ def test_the_list_changes_without_polling(board: Board, presence: Presence) -> N
         with board.page.expect_response("**/counts"):
             pass
     assert board.sent("online") == []
-    (stream,) = board.sent("events")
+    presence.touch("x7Kq", "guest")
+    for name, ids in (("guests", ["x7Kq"]), ("users", ["ann", "<b>bob"])):
+        board.page.locator("#listed").get_by_role("radio", name=name).check()
+        board.expect_names(*ids)
     assert TOKEN not in "".join(each.url for each in board.requests)
-    assert "last-event-id" not in stream.headers
+    assert ["last-event-id" in each.headers for each in board.sent("events")] == [False] * 3
 
 
 def test_the_newest_hundred_are_listed_and_others_when_these_have_gone(
