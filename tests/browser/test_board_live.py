@@ -40,6 +40,8 @@ class Board:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.requests: list[Request] = []
+        unlock(page, TOKEN[1:])
+        expect(page.get_by_role("alert")).to_have_text("That is not the token.")
         page.on("request", lambda each: self.requests.append(each))  # noqa: PLW0108
         unlock(page, TOKEN)
         expect(page.locator("#names")).to_be_visible()
