@@ -73,6 +73,10 @@ list-of-few-begins-again: A list that has everybody is not read again at each ch
 -   isCut = false;
 + setText(at("since"), "Came");
 
+= browser/test_board_live.py::test_the_list_changes_behind_a_proxy_that_buffers
+stream-is-held-back-again: A board polls for a while where a proxy holds its stream back.
+~ || Date.now() < heldUntil ==> || false
+
 = browser/test_board_live.py::test_times_are_those_of_the_server
 times-by-the-clock-of-the-reader: A reader whose clock is wrong sees how long ago somebody came.
 - setLag(now);
@@ -101,6 +105,10 @@ widget-shows-an-old-number: A widget asks again once a minute.
 script-with-a-query-sends-to-itself: The address of the pulse's script may have a query.
 ~ src.replace(/\.js([?#].*)?$$/, "") ==> src.replace(/\.js$$/, "")
 = browser/test_pulse_browser.py::test_a_page_that_comes_back_without_a_change_of_visibility_pulses
+pulse-of-a-late-script-waits: A script that a page adds when it has loaded sends a pulse.
+- setInterval(pulse, $every);
+-   pulse();
++ setInterval(pulse, $every);
 pulse-of-each-movement: A reader who moves the pointer sends no pulse by that within a window.
 ~ if (used - before > $window) pulse(); ==> pulse();
 = browser/test_pulse_browser.py::test_a_hidden_tab_is_silent_until_it_is_visible
@@ -118,6 +126,8 @@ pulse-to-a-url-with-a-query: A URL of the site's own that takes the pulse may ha
 pulse-of-a-page-that-stays: A page whose script has data-stay names no room.
 ~ isBelow && !("stay" in dataset) ==> isBelow
 = browser/test_pulse_browser.py::test_without_input_for_a_window_a_page_is_silent
+scroll-of-a-part-is-no-input: A reader who scrolls a part of the page pulses.
+~ { capture: true, passive: true } ==> { passive: true }
 pointer-that-moves-is-no-input: A pointer that moves is input.
 ~ "pointerdown", "pointermove", ==> "pointerdown",
 

@@ -198,6 +198,7 @@ def test_the_list_changes_behind_a_proxy_that_buffers(
         is_held = how != "nginx as it is"
         expect(board.page.locator("#since")).to_have_text("Last seen" if is_held else "Came")
         assert bool(board.sent("online")) == is_held
+        assert len(board.sent("events")) == 1
         if is_held:  # a buffer is full at last: what it held is old by now
             for number in range(60):
                 presence.touch(f"user{number}")

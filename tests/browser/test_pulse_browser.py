@@ -189,6 +189,11 @@ def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Rea
     ann.waits_for("here:/a", before, times=2)
     ann.waits_for("bye", before, times=2)
     assert ann.sent()[before:].count("here:/a") == ann.sent()[before:].count("bye") == 2
+    page.evaluate(
+        "{ const added = document.createElement('script'); added.src = '/pulse.js';"
+        "document.body.append(added) }"
+    )
+    ann.waits_for("here:/a", before, times=3)
 
 
 @pytest.mark.slow
@@ -254,7 +259,7 @@ def test_without_input_for_a_window_a_page_is_silent(reads: Reads) -> None:
         bob.waits_for("here:/b", 1, times=number)
     assert len(ann.sent()) == count
     inputs: list[Callable[[], None]] = [
-        lambda: page.mouse.wheel(0, 100),
+        lambda: page.evaluate("document.body.dispatchEvent(new Event('scroll'))"),  # of a part
         lambda: page.keyboard.press("Shift"),
         page.mouse.down,
         lambda: page.mouse.move(9, 9),
