@@ -77,6 +77,10 @@ list-of-few-begins-again: A list that has everybody is not read again at each ch
 stream-is-held-back-again: A board polls for a while where a proxy holds its stream back.
 ~ || Date.now() < heldUntil ==> || false
 
+= browser/test_board_live.py::test_a_page_whose_stream_fails_polls
+page-of-a-proxy-is-a-stream: An error in place of a stream of events is no stream.
+- if (!answer.ok) return;  // whoever polls then finds out why
+
 = browser/test_board_live.py::test_times_are_those_of_the_server
 times-by-the-clock-of-the-reader: A reader whose clock is wrong sees how long ago somebody came.
 - setLag(now);

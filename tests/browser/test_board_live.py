@@ -210,7 +210,8 @@ def test_the_list_changes_behind_a_proxy_that_buffers(
 
 
 def test_a_page_whose_stream_fails_polls(board: Board, presence: Presence) -> None:
-    board.page.route("**/events?*", lambda route: route.fulfill(status=503, json={"error": "full"}))
+    page_of_a_proxy = "<h1>503</h1>\n\n<hr>nginx"
+    board.page.route("**/events?*", lambda route: route.fulfill(status=503, body=page_of_a_proxy))
     hide(board.page)
     show(board.page)
     expect(board.page.locator("#since")).to_have_text("Last seen")

@@ -224,7 +224,7 @@ async function read(mine, kind, opened) {
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done || stream !== mine) return;
+    if (done) return;
     mine.heard = Date.now();
     const messages = (text + value).split("\n\n");
     text = messages.pop();
