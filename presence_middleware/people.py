@@ -247,10 +247,9 @@ class Memory:
         self.period_ends = now + self._window
         return True
 
-    def of_shard(self, shard: Store) -> list[Person]:
-        """Return the people whose data a shard holds."""
-        everybody = chain(self._earlier.values(), self.recent.values())
-        return [person for person in everybody if person.shard is shard]
+    def everybody(self) -> list[Person]:
+        """Return the people of both periods. The caller holds the lock."""
+        return [*self._earlier.values(), *self.recent.values()]
 
 
 class People(Memory):
@@ -454,7 +453,7 @@ class People(Memory):
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
-            for person in self.of_shard(shard):
+            for person in [each for each in self.everybody() if each.shard is shard]:
                 self.pending += person.lose(since, has_room=self.pending < self._most_pending)
                 self._enqueue_due(person)
 

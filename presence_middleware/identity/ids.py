@@ -19,8 +19,8 @@ MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
 
 PendingId = int
-"""The digest of a value, as a number. `IdentityResolver.resolve_id` makes the id from it when the
-key is available. It is compared with ids, which for bytes is an error under `python -bb`.
+"""The digest of a value, as a number. `IdentityResolver.resolve_id` makes the id from it, with the
+key of the moment. It is compared with ids, which for bytes is an error under `python -bb`.
 """
 
 FoundId = str | PendingId
@@ -227,12 +227,13 @@ class Hasher:
     """Hashes values with `PRESENCE_SECRET`, or with a key that processes share through Redis.
 
     A value is hashed without a key first, and that digest with the key. So a process never stores
-    the value itself, also before it has received the key.
+    the value itself, also before it has received the key. A shared key may change, and whoever is
+    known must not be new then: the process knows them by the first digest.
     """
 
     def __init__(self, secret: str) -> None:
         """Create a hasher; it has no key yet if `secret` is empty."""
-        self._plain = blake2b(digest_size=SIZE)
+        self._plain, self._is_shared = blake2b(digest_size=SIZE), not secret
         self.key: bytes | None = None
         if secret:
             self.learn(secret.encode())
@@ -243,11 +244,11 @@ class Hasher:
         self.key = key
 
     def __call__(self, value: str) -> FoundId:
-        """Return the id of a value, as a `PendingId` if the key is not available yet."""
+        """Return the id of a value, as a `PendingId` if the key is shared."""
         state = self._plain.copy()
         state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         digest = state.digest()
-        return int.from_bytes(digest) if self.key is None else self.finish(digest)
+        return int.from_bytes(digest) if self._is_shared else self.finish(digest)
 
     def finish(self, digest: bytes) -> str:
         """Return the id of a value from its digest without a key."""

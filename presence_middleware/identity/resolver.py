@@ -106,14 +106,14 @@ class RuleMatcher(Matcher):
             self._report(error, "requests go to the next rule")
             return No(f"it raised {type(error).__name__}")
 
-    def claims(self, id: FoundId) -> bool:
+    def claims(self, id: str | None) -> bool:
         """Return whether an id that another rule found is of the kind of this rule. Never raises.
 
         If the function of the rule fails, it is: whoever must not be seen stays unseen.
         """
         try:
-            # The hash of a guest may not have its key yet, and no site knows it.
-            return isinstance(id, str) and bool(self._claims(id))
+            # A hash may not have its key yet, and no site knows it.
+            return id is not None and bool(self._claims(id))
         except Exception as error:
             self._report(error, f"ids count as {self.kind}")
             return True
@@ -190,10 +190,6 @@ class Search:
         self._names = HeaderNames(name for each in self._last for name in each.headers or ())
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(each.reads_user for each in self._first)
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget everything, because ids are made with another key from now on."""
         self._known: dict[object, tuple[Found, float]] = {}
 
     def find(self, request: Request) -> Found:
@@ -262,8 +258,8 @@ class IdentityResolver:
         """
         self.locate = locate
         self.hasher = Hasher(secret)
-        self.shares_key = not secret and any(rule.hashed for rule in chain)
-        """True if the key of hashed ids is shared through Redis, and not `PRESENCE_SECRET`."""
+        self.shared_kinds = set() if secret else {rule.kind for rule in chain if rule.hashed}
+        """The kinds with ids that are hashed with a key in Redis, and not `PRESENCE_SECRET`."""
         self.kinds = rules.kinds(chain, bots)
         auth = next((rule.kind for rule in chain if rule.source == "auth"), None)
         self.default_kind = auth or self.kinds[0]
@@ -308,13 +304,6 @@ class IdentityResolver:
         self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""
 
-    def learn(self, key: bytes) -> None:
-        """Use the key of hashed ids that all processes share, and forget ids of another."""
-        if key != self.hasher.key:
-            self.hasher.learn(key)
-            self._search.forget()
-            self._unchecked.forget()
-
     def resolve(self, request: Request, *, is_refused: bool = False) -> Found:
         """Return who a request is from, and the matcher that found them.
 
@@ -340,8 +329,9 @@ class IdentityResolver:
 
     def claimed(self, who: Who) -> Who:
         """Return who somebody counts as: another kind may claim the id of a user."""
+        id = self.resolve_id(who[1])
         for claim in self._claims:
-            if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(who[1]):
+            if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(id):
                 return claim.rule.kind, who[1]
         return who
 

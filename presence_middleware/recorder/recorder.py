@@ -368,12 +368,20 @@ class Recorder:
         """
         self._check_process()
         stamp = self.stamp()
-        self.people.note(who, stamp, stamp, act)
+        self.people.note(self._known(who), stamp, stamp, act)
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""
         self._check_process()
-        self.people.departed(who, act, at, moment)
+        self.people.departed(self._known(who), act, at, moment)
+
+    def _known(self, who: Who) -> Who:
+        """Return how this process knows somebody, given the id as it is stored."""
+        if who[0] not in self.resolver.shared_kinds:
+            return who
+        with self.people.lock:
+            everybody = self.people.everybody()
+        return next((each.who for each in everybody if (each.who[0], each.id) == who), who)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

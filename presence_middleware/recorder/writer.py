@@ -99,6 +99,8 @@ class Writer:
         self._window = backend.settings.window
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
+        self._key = resolver.hasher.key
+        """The key with which the ids of all people were made."""
         self._agreement = Agreement(backend, resolver, hints)
         self._lost = LostData(self._window, self._clock)
 
@@ -114,6 +116,12 @@ class Writer:
         began, flushed, has_left = time.monotonic(), people.flushed, True
         try:
             self._agreement.reach(self.driver, attempt.deadline)
+            if (key := self._resolver.hasher.key) != self._key:
+                with people.lock:
+                    everybody = people.everybody()
+                for person in everybody:
+                    self._place(person)
+                self._key = key
             remaining = len(people)
             while remaining > 0 and "" not in attempt.avoid:
                 taken = people.take(min(remaining, self._batch_size))
@@ -276,13 +284,13 @@ class Agreement:
                 self._hints.warn("setting", name, value)
             for kind, seconds in in_force.keep_seconds.items():
                 backend.stores[kind].keep_longer(seconds)
-            if resolver.shares_key:
+            if resolver.shared_kinds:
                 key = keys.visitor_key(backend.settings.prefix)
                 agreed = agree(key, self._proposal, keys.VISITOR_KEY_TTL)
                 self._proposal = driver.run(agreed, deadline)
-                resolver.learn(self._proposal.encode())
+                resolver.hasher.learn(self._proposal.encode())
         except PresenceUnavailable:
-            has_key = resolver.hasher.key or not resolver.shares_key
+            has_key = resolver.hasher.key or not resolver.shared_kinds
             if not (backend.layout.is_agreed and has_key):
                 raise
             if driver.node_of(backend.settings.prefix):

@@ -242,6 +242,8 @@ logout-by-a-clock-that-was-set-right-is-lost:
   Whoever leaves, returns and leaves again is offline, also if the clock turns out to be behind.
 - max(high + int(departure.at * 1e6 + 0.5), departure.least)
 + high + int(departure.at * 1e6 + 0.5)
+guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
+~ if (each.who[0], each.id) == who), who) ==> if False), who)
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
 older-departure-wins: Whoever came back before a logout was written stays online.
@@ -257,7 +259,7 @@ silence-is-taken-for-loss: A process that was silent for a window has lost nothi
 loss-in-another-shard-waits: A loss that a write shows is looked for in all shards at once.
 ~ self._generation = -1  # the other ==> # the other
 logout-in-a-handler-erases: After a logout in a handler, the last-seen time stays.
-~ self.people.note(who, stamp, stamp, act) ==> self.people.note(who, stamp, stamp, Act.ERASED)
+~ self._known(who), stamp, stamp, act) ==> self._known(who), stamp, stamp, Act.ERASED)
 loss-hides-behind-a-lost-reply:
   Data that a server lost is written again, also if the reply to the next write is lost.
 ~ if since == '' or at_least(reply[3], now - since) then ==> if true then
@@ -814,6 +816,8 @@ failed-node-is-asked-again: A node that is away costs one timeout in a write.
 ~ attempt.avoid.add(target) ==> pass
 lost-key-makes-new-guests: A guest stays one guest if the server has lost the key of hashes.
 ~ self._proposal = driver.run(agreed, deadline) ==> driver.run(agreed, deadline)
+known-guests-keep-their-old-key: Ids change with the key that a site's processes share.
+~ if (key := self._resolver.hasher.key) != self._key: ==> if False:
 unbounded-pauses: Redis is tried again within five seconds.
 - min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
 + self._first_pause * 2.0 ** min(failures, 16)
@@ -1679,6 +1683,8 @@ places-of-the-search-after-a-refusal: The earliest rule of the setting decides w
 curves-without-a-token: A token that is signed with any curve counts.
 ~ for bits in (256, 384, 512)] ==> for bits in (256, 384)]
 = unit/test_identity_memory.py security/test_attacks.py
+another-key-makes-known-guests-new: A guest who is counted is refreshed, whatever the key of hashes.
+~ if self._is_shared else self.finish(digest) ==> if self.key is None else self.finish(digest)
 memory-of-headers-without-bound: A process remembers who is meant by a bounded number of headers.
 ~ if len(known) >= REMEMBERED: ==> if False:
 token-in-a-cookie: Who comes with a token in a cookie is not whoever came before from the address.
@@ -1687,8 +1693,6 @@ identity-is-remembered-too-long: An identity that was found once is looked up ag
 ~ if now < until <= now + REMEMBERED_SECONDS: ==> if until:
 memory-hides-a-login: A login counts although a guest with the same headers is remembered.
 ~ _first and not (self._asks_user and request.is_anonymous): ==> _first and not self._asks_user:
-remembered-identity-outlives-its-key: Ids change with the key that a site's processes share.
-~ self._search.forget() ==> pass
 refused-login-is-remembered: A login that a response refuses is refused, although it is remembered.
 ~ self._unchecked if is_refused else self._search ==> self._search
 ended-request-is-remembered: A request that another thread ended meanwhile is nobody's memory.

@@ -325,6 +325,14 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
         recorder.record(ann, now + 0.003, act=LEFT)
         assert recorder.flush()
     assert not presence.is_online("ann")
+    guest = "guest", 7  # the digest by which a process knows a guest
+    recorder.record(guest, now)
+    assert recorder.flush()
+    ((id, _),) = presence.online("guest")
+    presence.leave(id, "guest")
+    recorder.record(guest, recorder.stamp())
+    assert recorder.flush()
+    assert presence.is_online(id, "guest")
     assert clock.bounds[1] - clock.bounds[0] > SECOND
     recorder.close()
 
