@@ -147,8 +147,9 @@ def blind_rules(settings: Settings) -> list[str]:
     def may_match(rule: Rule) -> bool:
         header = f"HTTP_{rule.argument.upper().replace('-', '_')}"
         field = {"header": header, "environ": rule.argument}.get(rule.source)
+        is_in_log = field in FIELDS or (rule.source in SOURCES_IN_A_LOG and not rule.argument)
         # A function of the site (package.module:callable) may read any field of a log, or any user.
-        return rule.source in SOURCES_IN_A_LOG or bool(rule.function) or field in FIELDS
+        return not rule.checked and (is_in_log or bool(rule.function))
 
     return [str(rule) for rule in settings.identity if not may_match(rule)]
 

@@ -1812,7 +1812,12 @@ pulse-leaves-the-body-open: The body of an app that a pulse runs is closed.
 
 = unit/test_replay_command.py::test_replay_asks_the_function_that_hides_users
 function-that-hides-reads-no-log: A log is followed with the function that hides users, too.
-~ or bool(rule.function) or field ==> or ":" in rule.source or field
+~ or bool(rule.function)) ==> or ":" in rule.source)
+= contract/test_followed_logs.py::test_what_cannot_be_followed_is_refused
+field-of-a-user-is-in-a-log: `follow` refuses a rule that reads more of a user than a log has.
+~ in SOURCES_IN_A_LOG and not rule.argument ==> in SOURCES_IN_A_LOG
+log-shows-who-is-accepted: `follow` refuses a rule that must be checked, which a log does not show.
+~ return not rule.checked and (is_in_log ==> return (is_in_log
 = unit/test_replay.py::test_fields_are_those_of_requests
 url-without-a-path: A line whose target is a URL without a path is of the first page.
 ~ path = urlsplit(path).path or "/" ==> path = urlsplit(path).path

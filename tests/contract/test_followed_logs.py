@@ -450,6 +450,8 @@ def _shows(client: httpx.Client, users: int) -> bool:
     [
         ("-", {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
         ("-", {"PRESENCE_IDENTITY": "user=auth, hidden=identify"}, "IDENTITY: hidden=identify:raw"),
+        ("-", {"PRESENCE_IDENTITY": "user=auth:name, guest=visitor"}, "user=auth:name:raw can"),
+        ("-", {"PRESENCE_IDENTITY": "user=auth:checked, guest=visitor"}, "user=auth:raw:checked"),
         ("-", {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
         ("-", {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
         ("- --since soon", {}, "'soon'"),
