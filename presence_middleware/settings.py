@@ -63,7 +63,7 @@ class Settings:
     trusted_proxies: Proxies = _setting(parse_proxies)
     """Proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`."""
     enabled: bool = _setting(parsers.switch, "1")
-    """`0` records nothing; readers still answer."""
+    """`0` records no visits; readers still answer."""
     prefix: str = _setting(parsers.prefix, "presence")
     """Prefix of every key; sites that share a Redis need one each."""
     store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
