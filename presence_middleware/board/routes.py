@@ -64,15 +64,16 @@ class Board:
         self._cache, self._can_follow = Cache(), can_follow
         self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
-        own = self._settings.board_path
+        own, first = self._settings.board_path, self._kinds[0]
+        # The script contains its path, to find the app's of a page.
+        widget = _file("widget.js", own=f"{own}/widget.js", first=first)
         self._answers: dict[str, Response | Callable[[Query], Response | SharedRead]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(own.rpartition("/")[2] + "/"),
             "/": self._page(""),
             "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
-            # The script contains its path, to find the app's of a page.
-            "/widget.js": content(SCRIPT, _file("widget.js", own=f"{own}/widget.js"), EMBEDDED),
+            "/widget.js": content(SCRIPT, widget, EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
             "/chart.svg": partial(self._history, is_chart=True),

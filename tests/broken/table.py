@@ -20,6 +20,8 @@ TABLE = r"""
 = browser/test_board_browser.py::test_a_widget_counts_its_room_and_another
 widget-of-no-room-counts-one: A widget without a room shows the number of the site.
 ~ if (room === undefined) return counts.href; ==> if (false) return counts.href;
+widget-counts-guests-as-users: A widget without a kind never counts another than the first.
+~ place.dataset.presence || "$first" ==> place.dataset.presence || Object.keys(data)[0]
 widget-keeps-what-it-showed: A widget for the page's room is empty on a page without a room.
 ~ else if (place.dataset.room !== undefined) ==> else if (false)
 widget-of-a-path-with-marks: A widget counts the room of a path with & and +.

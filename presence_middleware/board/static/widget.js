@@ -28,7 +28,7 @@
     const answer = await fetch(address, { headers: { Presence: "passive" } });
     const data = (await answer.json()).counts;
     for (const place of places) {
-      const count = data[place.dataset.presence || Object.keys(data)[0]];
+      const count = data[place.dataset.presence || "$first"];
       if (count !== undefined) place.textContent = count.toLocaleString() + " online";
       else if (place.dataset.room !== undefined) place.textContent = "";
     }
