@@ -21,7 +21,6 @@ from .stores import History, Lease, Plan, Shards, Store, keys, merge_plans, run_
 MOST_LEASE = 120.0  # seconds
 LEASE_MARGIN = 6.0  # that the lease outlives the moment at which its holder looks again
 UNHURRIED_SECONDS = 20.0  # between two looks at the lease, of a process that follows no events
-LOOK_EVERY = 60.0  # seconds at most between two looks of the holder
 LOOK_AGAIN = 1.0  # seconds, after somebody has gone
 CLEAN_EVERY = 30.0  # seconds, while there is something to remove
 CLEAN_IDLE = 600.0  # seconds, while there is nothing
@@ -110,7 +109,7 @@ class Upkeep:
         """
 
         # Whoever says goodbye after a look has not gone before the grace is over.
-        most = min(LOOK_EVERY, settings.grace_seconds)
+        most = settings.grace_seconds
         # A job for each kind: when one is swept must tell nothing of another.
         self._sweeps = [
             Sweeping(
