@@ -87,7 +87,7 @@ class Arguments:
             return store, self.settings.window
         try:
             seconds = duration(window)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise QueryError(f"{argument} is {_shown(window)}: pass {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
