@@ -662,6 +662,8 @@ closed-iterator-goes-on: Whoever closes an iterator gets none of the events that
 +             for taken in self._queue:  # the short way of most events
 +                 return taken
 +         # An
+iterator-that-was-closed-in-its-turn-goes-on: So does whoever closes one that waits for its turn.
+~ if era.is_over: ==> if False:
 closed-async-iterator-goes-on: So does whoever closes one of coroutines.
 - if self._lease is None and not self._era.is_over:
 -             for taken in self._queue:  # the short way of most events
@@ -692,6 +694,8 @@ event-after-a-pause-is-lost:
 ~ number - _size(packed) ==> number
 stream-grows: The stream holds five minutes.
 ~ local STREAM_SECONDS, MAX_BYTES = 300, ==> local STREAM_SECONDS, MAX_BYTES = 30000,
+full-stream-is-said-each-time: A stream that is full is a warning a minute, not one a write.
+~ if time.monotonic() < self._warned_at + 60: ==> if False:
 stream-without-bound: The stream has at most 64 MB.
 ~ if n - first[1] > MAX_BYTES then ==> if false then
 resuming-repeats-events: Whoever goes on after the last event of an entry gets the next.
@@ -702,6 +706,8 @@ iterator-goes-through-a-fork: An iterator from before a fork is refused.
 ~ if self._feed.pid != os.getpid(): ==> if False:
 outage-of-events-is-silent: An iterator reports that Redis stays away.
 ~ if now - self.since < OUTAGE_SECONDS: ==> if True:
+outage-of-each-shard-is-silent: An outage of all shards is reported, too, if each has its own error.
+~ if not found and (error := first_error(readings)): ==> if False:
 outage-of-events-never-ends: After an outage of events, a moment without an answer is no outage.
 -                 self.outage.end()
 +                 pass

@@ -366,6 +366,15 @@ async def test_who_closes_an_iterator_gets_none_of_the_events_it_took(site: Foll
     async with presence.events(after="0.0") as awaited:
         assert (await anext(awaited)).id == "ann"
     assert [event async for event in awaited] == []
+    async with presence.events() as awaited, presence.events() as other:
+        until_read(presence)
+        site.saw("cid")
+        await anext(other)  # both can take it now
+        taking = asyncio.create_task(awaited.__anext__())
+        await asyncio.sleep(0)
+        await awaited.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await taking
     await presence.aclose()
 
 
@@ -669,7 +678,7 @@ def test_events_of_five_minutes_ago_are_removed_even_if_nobody_comes(site: Follo
 
 
 def test_a_full_stream_is_shortened(site: FollowedSite, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(150):
+    for number in range(250):
         site.saw(f"user{number}")
     entries = site.redis.xlen(site.key.changes)
     # As if the entries were larger: the difference of their numbers is their size.
@@ -677,7 +686,9 @@ def test_a_full_stream_is_shortened(site: FollowedSite, caplog: pytest.LogCaptur
     assert "the oldest are dropped" not in caplog.text
     site.saw("ann")
     assert site.redis.xlen(site.key.changes) == entries + 1 - 100
-    assert "the oldest are dropped" in caplog.text
+    site.redis.hincrby(site.key.progress, "n", 64 * 1024 * 1024)
+    site.saw("bob")
+    assert caplog.text.count("the oldest are dropped") == 1, "it is said once a minute"
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -710,7 +721,9 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
         assert event.id == "ann"
 
 
-def test_a_key_of_another_program_is_an_outage_of_its_shard(opened: Open, followed: Follow) -> None:
+def test_a_key_of_another_program_is_an_outage_of_its_shard(
+    opened: Open, followed: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = opened(shards=4)
     follower = followed(site)
     ids = [f"user{number}" for number in range(20)]
@@ -721,6 +734,11 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard(opened: Open, follow
     wait_until(lambda: follower.online == set(there))
     site.clock.now += WINDOW + LAG + 1
     wait_until(lambda: not follower.online)
+    monkeypatch.setattr(feed_module, "OUTAGE_SECONDS", 0.0)
+    for shard in site.store.all:
+        site.redis.set(f"{shard.name}:progress", "text")
+    with site.presence.events() as events, pytest.raises(PresenceUnavailable):
+        next(events)
 
 
 def _is_lost(events: Iterator[Event]) -> bool:
