@@ -1126,6 +1126,8 @@ two-holders-of-the-upkeep: A process that lost the lease of the upkeep steps dow
 ~ is_mine = holder is not None and decoded(holder) == self._who ==> is_mine = holder is not None
 upkeep-of-another-is-given-up: Only the holder gives up the lease of the upkeep.
 ~ if holder is not None and decoded(holder) == self._who: ==> if holder is not None:
+follower-asks-for-the-lease-each-second: Others sleep until the lease of the upkeep may have ended.
+~ stamp + max(wait, self._pause) + jitter ==> stamp + self._pause + jitter
 lease-runs-out-before-its-holder-looks: The lease of the upkeep outlasts the next look.
 ~ max(0.0, self._look_at - stamp) + LEASE_MARGIN ==> LEASE_MARGIN
 killed-holder-keeps-upkeep: When the holder of the upkeep is killed, another goes on within seconds.

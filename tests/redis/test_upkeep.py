@@ -161,6 +161,7 @@ def test_an_idle_process_sends_few_commands(
 def test_waiting_processes_only_ask_how_long(opened: Open, client: Any) -> None:
     processes = opened(5, **EVERYTHING)
     processes.go_on(5)
+    processes.all[1].backend.upkeep.hurry()  # it follows events
     client.config_resetstat()
     processes.go_on(300, *processes.all[1:])
     assert set(sent(client)) == {"pttl"}
