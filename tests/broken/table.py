@@ -768,6 +768,11 @@ end-of-iterators-lasts: Iterators may begin after all were ended, also if one be
 +             era.is_over = True
 +         with self._lock:
 +             leases = list(self._leases)
+= redis/test_follow.py::test_an_outage_is_reported_every_ten_seconds
+outage-of-events-is-reported-each-second: While Redis stays away, that is said every ten seconds.
+-         self.since = now
+-         self.report
++         self.report
 = redis/test_follow.py::test_events_go_on_when_gevent_patches_later_still
 events-end-at-the-patch: Events go on if gevent patches after they were begun.
 ~ if self.page is not page: ==> if self._thread is not threading.current_thread():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -719,6 +720,13 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
             with suppress(PresenceUnavailable):
                 event = next(events)
         assert event.id == "ann"
+
+
+def test_an_outage_is_reported_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, outage = list(range(35)), feed_module.Outage()
+    monkeypatch.setattr(feed_module, "time", SimpleNamespace(monotonic=iter(seconds).__next__))
+    reported = [second for second in seconds if outage.note(PresenceUnavailable("away"))]
+    assert reported == [10, 20, 30]
 
 
 def test_a_key_of_another_program_is_an_outage_of_its_shard(
