@@ -201,7 +201,6 @@ class Feed:
             self._era = ref(era)
             if lease is not None:
                 self._leases.add(lease)
-                self._woken.put(None)
             return era
 
     def release(self, lease: NameLease | None) -> None:
@@ -249,14 +248,13 @@ class Feed:
                     self._thread = None
                     return
             now = time.monotonic()
-            is_due = now >= read_at
-            if is_due and not self._read():
-                read_at = now + READ_EVERY
-            # A new name asks for its lease at once, but causes no read.
-            renewed = [each.hold() for each in leases if is_due or not each.start]
+            if now >= read_at:
+                if not self._read():
+                    read_at = now + READ_EVERY
+                renewed = [each.hold() for each in leases]
+                if any(renewed):
+                    self._wake()
             del leases  # those of iterators that nobody uses are forgotten
-            if any(renewed):
-                self._wake()
             with suppress(queue.Empty):
                 lease = self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
                 if lease is not None:
