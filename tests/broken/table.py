@@ -1131,6 +1131,10 @@ two-holders-of-the-upkeep: A process that lost the lease of the upkeep steps dow
 ~ is_mine = holder is not None and decoded(holder) == self._who ==> is_mine = holder is not None
 upkeep-of-another-is-given-up: Only the holder gives up the lease of the upkeep.
 ~ if holder is not None and decoded(holder) == self._who: ==> if holder is not None:
+nodes-that-are-away-are-an-error: Nodes that are known to be away are no error of the upkeep.
+~ if failures and not moments: ==> if not moments:
+what-shows-in-no-id-stays: What shows in no id that was seen is cleaned up within ten minutes.
+~ 0 <= now - done_at < min(CLEAN_IDLE, after): ==> 0 <= now - done_at < after:
 follower-asks-for-the-lease-each-second: Others sleep until the lease of the upkeep may have ended.
 ~ stamp + max(wait, self._pause) + jitter ==> stamp + self._pause + jitter
 lease-runs-out-before-its-holder-looks: The lease of the upkeep outlasts the next look.

@@ -142,15 +142,17 @@ def sent(client: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("given", "most"), [({}, 10), (EVERYTHING, 7)])
 def test_an_idle_process_sends_few_commands(
-    opened: Open, client: Any, given: dict[str, Any], most: int
+    opened: Open, client: Any, prefix: str, given: dict[str, Any], most: int
 ) -> None:
     processes = opened(1, bots="count", **given)
     processes.comes("x7Kq", "guest")
     processes.first.run_once()
     processes.go_on(4)
+    client.zadd(f"{prefix}:user:writers", {"ended": processes.clock.now - 86_400})
     client.config_resetstat()
     processes.go_on(1200)
     counted = sent(client)
+    assert client.zscore(f"{prefix}:user:writers", "ended") is None, "it was cleaned up meanwhile"
     # Without a clock of tests, each look asks for the time as well.
     # A sweep in a clean-up has so many commands at most.
     in_scripts = (counted["eval"] + counted["evalsha"]) * 22
@@ -218,6 +220,7 @@ def test_a_node_that_is_back_is_swept(opened: Open, cluster: Cluster) -> None:
         health.failed(recorder.backend.driver.node_of(shard.name))
     processes.go_on(2)
     assert processes.went == {"user": 0}
+    assert processes.first.stats().last_error is None
     health.failing.clear()
     processes.go_on(2)
     assert processes.went == {"user": 1}
