@@ -1131,6 +1131,11 @@ two-holders-of-the-upkeep: A process that lost the lease of the upkeep steps dow
 ~ is_mine = holder is not None and decoded(holder) == self._who ==> is_mine = holder is not None
 upkeep-of-another-is-given-up: Only the holder gives up the lease of the upkeep.
 ~ if holder is not None and decoded(holder) == self._who: ==> if holder is not None:
+full-server-is-a-missing-permission: A server that is full is no missing permission.
+-                 if not _is_forbidden(error):
+-                     raise
+full-server-forbids-the-clean-up: The same in a clean-up.
+~ if job is not self._clean or not _is_forbidden(error): ==> if job is not self._clean:
 nodes-that-are-away-are-an-error: Nodes that are known to be away are no error of the upkeep.
 ~ if failures and not moments: ==> if not moments:
 what-shows-in-no-id-stays: What shows in no id that was seen is cleaned up within ten minutes.

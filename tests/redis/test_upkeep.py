@@ -10,6 +10,7 @@ import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Sample, upkeep
 from presence_middleware.backend import Backend
+from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, History, Lease, Plan, keys, moment_of
 from presence_middleware.stores.store import CLEANED
@@ -375,13 +376,22 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once(
     assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
 
 
-def test_a_socket_that_may_not_be_opened_is_no_missing_permission_of_the_clean_up(
-    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        # Whoever installs the server again may change who may open its socket.
+        PresenceUnavailable("Redis did not answer: Error 13 connecting: Permission denied."),
+        RedisRefused("Redis refused: command not allowed when used memory > 'maxmemory'."),
+    ],
+    ids=repr,
+)
+def test_another_error_is_no_missing_permission_of_the_clean_up(
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
-    """Whoever installs the server again may change who may open its socket."""
-
-    denied = PresenceUnavailable("Redis did not answer: Error 13 connecting: Permission denied.")
-    monkeypatch.setattr(upkeep.Sweeping, "run", Mock(side_effect=denied))
+    monkeypatch.setattr(upkeep.Sweeping, "run", Mock(side_effect=error))
     start().recorder.run_once()
     assert not [message for message in caplog.messages if "stale entries" in message]
 
