@@ -487,6 +487,9 @@ more-events-wait: A reader of events that fell behind catches up without waiting
 = contract/test_named_events.py::test_who_is_behind_an_absent_shard_waits
 reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the next read.
 ~ if read is None or read.end == after != until: ==> if read is None:
+= contract/test_named_events.py::test_whoever_waits_for_a_name_reads_nothing
+who-waits-for-a-name-spins: Who waits for a name that another has reads nothing.
+~ return place is not self.end and place.next is None ==> return place is not self.end
 
 = contract/test_rooms.py::test_a_room_of_more_than_are_looked_up_at_once_counts_each_once
 pages-of-a-room-overlap: A room of more than a thousand ids counts each of them once.

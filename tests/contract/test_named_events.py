@@ -181,6 +181,19 @@ def test_a_slow_holder_misses_nothing(plain: Site, monkeypatch: pytest.MonkeyPat
     assert sorted(seen + ids(first, 25)) == sorted(expected)
 
 
+def test_whoever_waits_for_a_name_reads_nothing(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, reads = plain.begun(plain.named()), plain.named(), list[object]()
+    on_call(monkeypatch, pages.Page, "catch_up", lambda *_: reads.append(second))
+    with in_thread(lambda: list(second)):
+        for name in ("ann", "bob", "cid"):
+            plain.come(name)
+            assert next(first).id == name
+        second.close()
+    assert len(reads) < 5
+
+
 def cursors(site: Site) -> list[str]:
     """Return the cursors of the next four events, which come now."""
     with site.process().events() as watching:
