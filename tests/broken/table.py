@@ -738,6 +738,10 @@ old-entries-stop-a-write: Entries from before a loss of their numbers stop no wr
 ~ redis.call('UNLINK', stream) -- ==> --
 another-entry-with-the-same-number: Whoever goes on after an event that a server lost is told.
 ~ is_lost = "0" not in (after.entry, end.entry) and after.entry != end.entry ==> is_lost = False
+first-events-are-missed: Whoever goes on from the beginning of a site is told what is missing.
+~ is_first = packed == NOBODY_BEFORE and after.number == 0 ==> is_first = after.number == 0
+quiet-time-is-a-loss: Whoever goes on after five quiet minutes has lost nothing.
+~ is_lost = "0" not in (after.entry, end.entry) and after.entry != ==> is_lost = after.entry !=
 loops-are-kept: An event loop that has ended is freed, also if iterators took turns in it.
 ~ ] = WeakValueDictionary() ==> ] = {}  # type: ignore
 = redis/test_follow.py::test_a_goodbye_is_announced_with_its_moment

@@ -481,6 +481,22 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
             assert next(again).id == "cy"
 
 
+def test_a_cursor_outlives_its_entry_and_the_beginning_does_not(site: FollowedSite) -> None:
+    site.saw("ann")
+    with site.presence.events(after="0.0") as events:
+        cursor = next(events).cursor
+    site.redis.xtrim(site.key.changes, maxlen=0)  # as five minutes later
+    presence = Presence(backend=Backend(site.settings))
+    with presence.events():
+        until_read(presence)
+        feed = presence.backend.feed("user")
+        after = feed.streams.parse_cursor(cursor)
+        assert not feed.streams.read(after, feed.page.end.positions).chunks, "nothing is lost"
+    site.saw("dan")
+    with presence.events(after="0.0") as events, pytest.raises(EventsLost):
+        next(events)
+
+
 def test_more_joins_than_a_page_arrive(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_module, "PAGE_BYTES", streams_module.PAGE_BYTES // 40)
     with site.presence.events() as slow, site.presence.events() as events:
