@@ -354,7 +354,8 @@ colon-in-password in identity/sources.py: The user of HTTP Basic is the text bef
 closed-socket-is-accepted: A WebSocket that is refused accepts no login.
 ~ if message.get("type") == "websocket.accept": ==> if message.get("type", "")[:9] == "websocket":
 checked-guest-has-no-quota: A guest whose login is checked has a quota all the same.
-~ = rule.type.client_supplied ==> = rule.type.client_supplied and not rule.checked
+- self.has_quota = rule.type.client_supplied
++ self.has_quota = rule.type.client_supplied and not rule.checked
 logout-hides-what-inner-layers-set: Outer layers read what inner layers put into the scope.
 ~ scope.update(inner) ==> pass
 logout-after-the-login-is-cleared: Who was logged in at arrival is logged out, also if said late.
@@ -1117,13 +1118,11 @@ rooms-never-expire: Every key expires, also those of rooms.
 lease-of-another-time-is-waited-for: A lease from before the clock was set back is taken.
 ~ is_stale = left > 1000 * self._most_seconds ==> is_stale = False
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
-~ self.key.gone, "-inf", self.stale_until(now) ==> self.key.gone, "-inf", 0
+~ = yield from self._remove_stale(self.key.gone, now) ==> = False, False
 last-minute-is-forgotten: Who left is stored to the end of their last minute.
 ~ return now - (self.ttl - keys.SLACK) - self.resolution ==> return now - (self.ttl - keys.SLACK)
 clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
 ~ cut = self.stale_until(now) ==> cut = now - self.window
-clean-up-takes-all-at-once: One command removes a thousand ids at most.
-~ page_end = members_with_scores(last)[0][1] if last else cut ==> page_end = cut
 lost-history-is-kept-for-ever: After a loss of data, every key has a time to live again.
 ~ self._history.renewed = None  # the server may have lost the lease with all keys ==> pass
 peak-expires-amid-a-site: The peak lasts while the site is sampled.

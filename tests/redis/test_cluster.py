@@ -194,12 +194,9 @@ def test_writes_to_other_nodes_do_not_wait_for_the_one_of_the_agreement(own: Sit
     assert hung.client.exists(meta)
 
 
-def test_while_a_node_is_away_a_question_about_it_delays_no_other(
-    valkey: Server, prefix: str
-) -> None:
+def test_while_a_node_is_away_a_question_about_it_delays_no_other(start: Start) -> None:
     """It is asked after the write, which other readers wait for."""
-    recorder = Recorder(timed_site.settings(valkey.url, prefix), background=False)
-    delays_others: list[bool] = []
+    recorder, delays_others = start().recorder, list[bool]()
 
     def question() -> Plan[None]:
         delays_others.append(recorder.writer.lock.locked())
