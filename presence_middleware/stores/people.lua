@@ -127,7 +127,8 @@ local function finish(take_out)
   local old = redis.call('ZCOUNT', left, '-inf', are_needed and 0 or now - window - slack)
   for key, age in pairs({[gone] = lifetime, [left] = math.ceil(window + slack)}) do
     redis.call('EXPIRE', key, age)
-    local most = math.max(redis.call('ZCARD', key) - max_members, key == left and old or 0)
-    redis.call('ZPOPMIN', key, math.min(most, MOST_REMOVED)) -- the oldest of too many
+    local size = redis.call('ZCARD', key)
+    local most = math.max(size - max_members, key == left and old or 0) -- the oldest of too many
+    redis.call('ZREMRANGEBYRANK', key, 0, math.min(most, MOST_REMOVED) - size - 1)
   end
 end

@@ -154,7 +154,7 @@ history-of-many-points: A history of any length has a bounded number of points.
 
 = contract/test_caps.py
 departures-are-forgotten-all-at-once: A write forgets a bounded number of departures.
-~ redis.call('ZPOPMIN', key, math.min(most, MOST_REMOVED)) ==> redis.call('ZPOPMIN', key, most)
+~ math.min(most, MOST_REMOVED) - size - 1 ==> most - size - 1
 shards-hold-more-than-the-limit: All shards together hold no more than the limit.
 ~ settings.max_members // settings.shards) ==> -(-settings.max_members // settings.shards))
 first-networks-share-a-counter: In a flood of networks, the first keep the counter of their quota.
@@ -400,7 +400,7 @@ erased-id-is-offered-again: An id that is erased stays away, whatever other work
 departures-are-kept: A logout is remembered for a window only.
 ~ max_members, key == left and old or 0) ==> max_members, 0)
 unknown-departures-without-bound: Departures of unknown ids are bounded.
-~ math.max(redis.call('ZCARD', key) - max_members, key ==> math.max(0, key
+~ math.max(size - max_members, key ==> math.max(0, key
 goodbye-hides-the-last-seen-time: A goodbye changes no last-seen time.
 - redis.call('ZADD', bye, moment, id)
 goodbye-of-a-closed-tab-wins: Another open tab keeps its user online.

@@ -235,9 +235,10 @@ def test_wait_survives_outages(place: Place, prefix: str, monkeypatch: pytest.Mo
         monkeypatch.setenv(f"PRESENCE_{name}", value)
     reader = Presence(Settings.from_env(redis_url=place.server.url))
     reader.touch("ann")
+    asked = calls(place.server, "zcount")
     with ThreadPoolExecutor() as thread:
         waiting = thread.submit(command.main, ["wait"], standalone_mode=False)
-        wait_until(lambda: calls(place.server, "zcount"))
+        wait_until(lambda: calls(place.server, "zcount") > asked)
         before = place.proxy.connections
         with OUTAGES["hangs up"](place):
             wait_until(lambda: place.proxy.connections > before + 1)
