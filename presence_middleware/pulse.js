@@ -2,7 +2,7 @@
 (() => {
   const { src, dataset } = document.currentScript;
   const url = new URL(dataset.to || src.replace(/\.js([?#].*)?$$/, ""), document.baseURI);
-  url.username = url.password = "";
+  url.username = url.password = url.hash = "";
   const to = url.href + (url.search ? "&" : "?") + "presence=";
   // What stands before the app's own path of this script also stands before that of each page.
   const own = "$own", { pathname } = new URL(src);

@@ -125,6 +125,8 @@ tab-is-silent-when-it-is-back: A tab that was hidden for long pulses as soon as 
 hidden-tab-pulses: A hidden tab is silent.
 ~ (document.hidden || Date.now() - used > $window) return; ==> (Date.now() - used > $window) return;
 = browser/test_pulse_browser.py::test_a_url_of_the_sites_own_takes_the_pulse
+hash-hides-a-signal: The address of the pulses of a page may have a hash.
+~ url.password = url.hash = ==> url.password =
 pulse-to-a-url-with-credentials: A page that was opened with credentials in its URL sends pulses.
 - url.username = url.password = "";
 pulse-to-a-url-with-a-query: A URL of the site's own that takes the pulse may have a query.

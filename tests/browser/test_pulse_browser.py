@@ -49,7 +49,7 @@ def app(environ, start_response):
     if path.startswith("/static/"):
         headers.append(("Cache-Control", "public, max-age=3600"))
     start_response("200 OK", headers)
-    own = ' data-to="/me/pulse?of=me" data-stay' if path == "/mine" else ""
+    own = ' data-to="/me/pulse?of=me#here" data-stay' if path == "/mine" else ""
     return [PAGE.format(own).encode()]
 
 application = PresenceMiddleware(app)
