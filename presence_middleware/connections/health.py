@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass
 
 from .. import logs
-from ..errors import ConnectionsBusy, RedisRefused
+from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
 from ..parsers import format_duration
 
 MAX_PAUSE_SECONDS = 5.0  # seconds between two attempts
 # How long a write may take before a warning. The timeouts of the built-in clients are shorter.
 STUCK_SECONDS = 30.0
+OUTAGE_SECONDS = 10.0  # after which iterators over events report an outage, and between two reports
 
 jitter = random.SystemRandom()
 """Random pauses: they leave the site's random numbers alone, and forked processes differ."""
@@ -161,3 +162,27 @@ class RedisHealth:
     def attempt_ended(self) -> None:
         """Note that an attempt to write has ended, with or without an error."""
         self._waiting_since, self._is_stuck = None, False
+
+
+class Outage:
+    """How long Redis has not answered those who follow events, and what they must report."""
+
+    report: PresenceUnavailable | None = None
+    """What iterators have to raise once; None if there is nothing to report."""
+    since: float | None = None
+    """When Redis began not to answer, or was last reported; None while it answers."""
+
+    def note(self, failure: Exception) -> bool:
+        """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
+        now = time.monotonic()
+        if self.since is None:
+            self.since = now
+        if now - self.since < OUTAGE_SECONDS:
+            return False
+        self.since = now
+        self.report = PresenceUnavailable(f"no events can be read: {failure}")
+        return True
+
+    def end(self) -> None:
+        """Note that Redis answers."""
+        self.since = self.report = None

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from weakref import WeakSet, ref
 
+from ..connections.health import Outage
 from ..connections.loops import is_server_stopping
-from ..errors import PresenceError, PresenceUnavailable
+from ..errors import PresenceError
 from ..logs import warn
 from ..stores import Batch, Lease, Plan, agree, keys
 from .streams import Event, Page, Positions, Streams, cursor_of
@@ -27,7 +28,6 @@ WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in bet
 WAKE_PAUSE = 0.002  # seconds
 NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
-OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two reports
 
 Waker = Callable[[], object]
 """Lets an iterator that waits look for events again. For any thread."""
@@ -37,30 +37,6 @@ class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
     is_over = False
-
-
-class Outage:
-    """How long Redis has not answered."""
-
-    report: PresenceUnavailable | None = None
-    """What iterators have to raise once; None if there is nothing to report."""
-    since: float | None = None
-    """When Redis began not to answer, or was last reported; None while it answers."""
-
-    def note(self, failure: Exception) -> bool:
-        """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
-        now = time.monotonic()
-        if self.since is None:
-            self.since = now
-        if now - self.since < OUTAGE_SECONDS:
-            return False
-        self.since = now
-        self.report = PresenceUnavailable(f"no events can be read: {failure}")
-        return True
-
-    def end(self) -> None:
-        """Note that Redis answers."""
-        self.since = self.report = None
 
 
 class NameLease(Lease):

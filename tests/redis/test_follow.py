@@ -27,6 +27,7 @@ from presence_middleware import (
     UnsupportedQuery,
 )
 from presence_middleware.backend import Backend
+from presence_middleware.connections import health
 from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
@@ -713,7 +714,7 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
     site: FollowedSite, own: Server, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> None:
     """Also if the iterator begins in the outage."""
-    monkeypatch.setattr(feed_module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(health, "OUTAGE_SECONDS", 0.2)
     if is_first:
         own.stop()
     with site.presence.events() as events:
@@ -739,7 +740,7 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
 
 
 def test_an_outage_is_reported_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, outage = list(range(35)), feed_module.Outage()
+    seconds, outage = list(range(35)), health.Outage()
     monkeypatch.setattr(feed_module, "time", SimpleNamespace(monotonic=iter(seconds).__next__))
     reported = [second for second in seconds if outage.note(PresenceUnavailable("away"))]
     assert reported == [10, 20, 30]
@@ -758,7 +759,7 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard(
     wait_until(lambda: follower.online == set(there))
     site.clock.now += WINDOW + LAG + 1
     wait_until(lambda: not follower.online)
-    monkeypatch.setattr(feed_module, "OUTAGE_SECONDS", 0.0)
+    monkeypatch.setattr(health, "OUTAGE_SECONDS", 0.0)
     for shard in site.store.all:
         site.redis.set(f"{shard.name}:progress", "text")
     with site.presence.events() as events, pytest.raises(PresenceUnavailable):
