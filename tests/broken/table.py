@@ -128,7 +128,7 @@ hidden-tab-pulses: A hidden tab is silent.
 hash-hides-a-signal: The address of the pulses of a page may have a hash.
 ~ url.password = url.hash = ==> url.password =
 pulse-to-a-url-with-credentials: A page that was opened with credentials in its URL sends pulses.
-- url.username = url.password = "";
+~ url.username = url.password = url.hash = ""; ==> url.hash = "";
 pulse-to-a-url-with-a-query: A URL of the site's own that takes the pulse may have a query.
 ~ url.href + (url.search ? "&" : "?") ==> url.href + "?"
 pulse-of-a-page-that-stays: A page whose script has data-stay names no room.

@@ -741,7 +741,7 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
 
 def test_an_outage_is_reported_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, outage = list(range(35)), health.Outage()
-    monkeypatch.setattr(feed_module, "time", SimpleNamespace(monotonic=iter(seconds).__next__))
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=iter(seconds).__next__))
     reported = [second for second in seconds if outage.note(PresenceUnavailable("away"))]
     assert reported == [10, 20, 30]
 
