@@ -530,6 +530,8 @@ empty-set-keeps-its-writers: A set that was evicted alone is noticed.
 - redis.call('DEL', writers, bye)
 
 = contract/test_round_trips.py
+history-holds-up-a-loop: A long history is read in parts, and an event loop goes on in between.
+~ in chunks(days, DAYS_A_TRIP): ==> in chunks(days, len(days)):
 departure-of-nobody-takes-a-thread: A coroutine that takes nobody offline waits for no thread.
 - if (who := self.backend.queries.departing(id, kind, act)) is not None:
 -             require_asyncio()

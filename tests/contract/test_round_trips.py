@@ -46,6 +46,11 @@ def test_first_reads_ask_the_time_then_all(unwritten: Callable[..., Settings], s
     presence.online()
     presence.peak()
     assert names(sent) == [["ZCOUNT"], ["ZCOUNT", "ZCOUNT", "PFCOUNT"], ["ZRANGE"], ["HMGET"]]
+    presence.history(24)
+    assert names(sent) == [["HGETALL"] * 2]
+    presence.history(24_000)  # far beyond the retention, of a week
+    # An event loop does something else between them. The first and the last are parts of a day.
+    assert names(sent) == [["HGETALL"] * 4] * 2
 
 
 @pytest.mark.parametrize(

@@ -464,12 +464,6 @@ def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start, prefix: st
     assert worker.redis.ttl(f"{prefix}:user:peak") > 100
 
 
-def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
-    week = 7 * 86400.0
-    batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
-    assert len(batch.commands) == 8, "the first and the last are parts of a day"
-
-
 def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
