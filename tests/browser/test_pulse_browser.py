@@ -183,6 +183,7 @@ def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Rea
     page.mouse.move(9, 9)
     page.evaluate("for (const _ of '12') dispatchEvent(new Event('pagehide'))")
     ann.waits_for("bye", before)
+    assert "here:/a" not in ann.sent()[before:]
     page.evaluate("for (const _ of '12') dispatchEvent(new Event('pageshow'))")
     ann.waits_for("here:/a", before)
     page.reload()
