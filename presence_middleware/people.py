@@ -82,6 +82,8 @@ class Person:
     """The id as it is stored, once the writer has resolved it."""
     shard: Store | None = None
     """The shard that holds the id. None until the writer has resolved it."""
+    key: bytes | None = None
+    """The key of hashed ids with which it was resolved."""
 
     def enter(self, room: Room | None, at: float, window: float, grace: float) -> bool:
         """Note the room of a sighting, or None. Return whether it must be written.

@@ -99,8 +99,6 @@ class Writer:
         self._window = backend.settings.window
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
-        self._key = resolver.hasher.key
-        """The key with which the ids of all people were made."""
         self._agreement = Agreement(backend, resolver, hints)
         self._lost = LostData(self._window, self._clock)
 
@@ -116,12 +114,6 @@ class Writer:
         began, flushed, has_left = time.monotonic(), people.flushed, True
         try:
             self._agreement.reach(self.driver, attempt.deadline)
-            if (key := self._resolver.hasher.key) != self._key:
-                with people.lock:
-                    everybody = people.everybody()
-                for person in everybody:
-                    self._place(person)
-                self._key = key
             remaining = len(people)
             while remaining > 0 and "" not in attempt.avoid:
                 taken = people.take(min(remaining, self._batch_size))
@@ -144,8 +136,11 @@ class Writer:
     ) -> None:
         """Write what some people did, in a round trip that also runs the query."""
         parts: dict[Store, list[Taken]] = {}
+        key = self._resolver.hasher.key
         for each in taken:
-            shard = each.person.shard or self._place(each.person)
+            shard = each.person.shard  # with another key, it has what was written until now
+            if shard is None or each.person.key != key:
+                shard = self._place(each.person)
             parts.setdefault(shard, []).append(each)
         well, failing = dict[Store, str](), dict[Store, str]()
         for shard in parts:
@@ -194,7 +189,7 @@ class Writer:
     def _place(self, person: Person) -> Store:
         """Return the shard of a person, and resolve the id as it is stored."""
         kind, id = person.who
-        person.id = self._resolver.resolve_id(id) or ""
+        person.id, person.key = self._resolver.resolve_id(id) or "", self._resolver.hasher.key
         person.shard = self._stores[kind].shard_for(person.id)
         return person.shard
 

@@ -847,7 +847,7 @@ failed-node-is-asked-again: A node that is away costs one timeout in a write.
 lost-key-makes-new-guests: A guest stays one guest if the server has lost the key of hashes.
 ~ self._proposal = driver.run(agreed, deadline) ==> driver.run(agreed, deadline)
 known-guests-keep-their-old-key: Ids change with the key that a site's processes share.
-~ if (key := self._resolver.hasher.key) != self._key: ==> if False:
+~ if shard is None or each.person.key != key: ==> if shard is None:
 unbounded-pauses: Redis is tried again within five seconds.
 - min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
 + self._first_pause * 2.0 ** min(failures, 16)

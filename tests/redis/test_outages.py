@@ -172,10 +172,11 @@ def test_an_outage_of_a_shard_lasts_until_it_is_written(
 def test_a_guest_stays_one_when_the_server_lost_the_shared_key(
     place: Place, prefix: str, *, is_new_first: bool
 ) -> None:
-    given = settings(place, prefix, identity="user=header:X-User, guest=visitor")
+    given = settings(place, prefix, identity="user=header:X-User, guest=visitor", shards=64)
     old, new = Recorder(given, background=False), Recorder(given, background=False)
-    guest = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
-    opened(old, guest).end()
+    guest, *silent = [WsgiRequest({"REMOTE_ADDR": f"192.0.2.{n}"}) for n in range(9)]
+    for each in (guest, *silent):
+        opened(old, each).end()
     wait_until(old.flush)
     with killed(place):
         timed_site.visit(old, "bob")
@@ -185,7 +186,8 @@ def test_a_guest_stays_one_when_the_server_lost_the_shared_key(
         opened(recorder, guest).end()
         wait_until(recorder.flush)
         recorder.run_once()  # what the server had lost
-    assert Presence(given).count("guest") == 1
+    wait_until(old.flush)
+    assert Presence(given).count("guest") == 1 + len(silent)
 
 
 def test_a_guest_waits_until_the_shared_key_is_known(
