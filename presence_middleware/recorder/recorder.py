@@ -377,11 +377,14 @@ class Recorder:
 
     def _known(self, who: Who) -> Who:
         """Return how this process knows somebody, given the id as it is stored."""
+        resolve = self.resolver.resolve_id
         if who[0] not in self.resolver.shared_kinds:
             return who
         with self.people.lock:
             everybody = self.people.everybody()
-        return next((each.who for each in everybody if (each.who[0], each.id) == who), who)
+        # The writer has not made the id of whoever has just come.
+        known = ((each.who[0], each.id or resolve(each.who[1])) for each in everybody)
+        return next((each.who for each, it in zip(everybody, known, strict=True) if it == who), who)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

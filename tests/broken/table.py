@@ -247,7 +247,7 @@ logout-by-a-clock-that-was-set-right-is-lost:
 - max(high + int(departure.at * 1e6 + 0.5), departure.least)
 + high + int(departure.at * 1e6 + 0.5)
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
-~ if (each.who[0], each.id) == who), who) ==> if False), who)
+~ each.id or resolve(each.who[1])) for ==> each.id) for
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
 older-departure-wins: Whoever came back before a logout was written stays online.

@@ -325,14 +325,17 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
         recorder.record(ann, now + 0.003, act=LEFT)
         assert recorder.flush()
     assert not presence.is_online("ann")
-    guest = "guest", 7  # the digest by which a process knows a guest
-    recorder.record(guest, now)
-    assert recorder.flush()
-    ((id, _),) = presence.online("guest")
-    presence.leave(id, "guest")
-    recorder.record(guest, recorder.stamp())
-    assert recorder.flush()
-    assert presence.is_online(id, "guest")
+    for digest in (7, 8):  # by which a process knows a guest
+        guest = "guest", digest
+        recorder.record(guest, now)
+        if digest == 7:  # the other is not written yet
+            assert recorder.flush()
+        shown = recorder.resolver.identity_of(guest)
+        assert shown is not None
+        presence.leave(shown.id, "guest")
+        recorder.record(guest, recorder.stamp())
+        assert recorder.flush()
+        assert presence.is_online(shown.id, "guest")
     assert clock.bounds[1] - clock.bounds[0] > SECOND
     recorder.close()
 
