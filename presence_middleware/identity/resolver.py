@@ -214,8 +214,6 @@ class Search:
                     return found
         except Exception:  # a malformed environ or scope
             return _first_match(self._last, request)
-        if request.holds_until <= now:  # what was found before
-            request.holds_until = math.inf
         found = _first_match(self._last, request)
         # Another thread may have ended the request, and its headers with it.
         if request.fingerprint(self._names) == place:

@@ -1712,10 +1712,8 @@ expired-login-is-verified-each-second: An open connection has its login verified
 ~ if request.age > REMEMBERED_SECONDS: ==> if False:
 open-connections-share-their-login: What has expired counts only for a connection from before that.
 ~ key = place, id(request) ==> key = place, 0
-forged-login-is-verified-each-second: A forged login of a connection is verified ever less often.
-~ until = now + 1 + request.age ==> until = now + 1
-request-is-never-remembered-again: An open connection whose login held for a second is remembered.
-~ if request.holds_until <= now: ==> if False:
+login-that-turns-valid-waits-for-a-connection: A connection that sent it too soon delays no login.
+~ until = now + 1  # a host ==> until = now + 1 + request.age  # a host
 places-of-the-search-after-a-refusal: The earliest rule of the setting decides who logs out.
 - refused = search(unchecked)
 -         self._search = search(matchers)  # the last to give its matchers their places

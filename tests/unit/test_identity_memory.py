@@ -167,10 +167,10 @@ def test_what_expires_while_its_connection_is_open_counts_to_the_end(
                 assert kind(found, view) == ("user" if age < lasts else "guest"), age
     forged = scheme.request(scheme.make(OTHER)).views()[0]
     before = len(reads)
-    for forged.age in map(float, range(600)):
+    for forged.age in map(float, range(61, 661)):
         with at(NOW + forged.age):
             assert kind(found, forged) == "guest"
-    assert len(reads) - before < 2 * 20, "it is verified ever less often"
+    assert len(reads) - before <= 2 * 10, "after its first minute, it is verified once in each"
 
 
 def test_a_cookie_that_turns_valid_later_counts_from_then_on() -> None:
@@ -185,7 +185,11 @@ def test_a_cookie_that_turns_valid_later_counts_from_then_on() -> None:
         for seconds, expected in ((0, before), (28, before), (32, after), (40, after)):
             with at(NOW + seconds):
                 asked = request(cookie=f"session={session}", agent=agent)
-                assert kind(found, asked) == expected, (chain, seconds)
+                for asked.age in (
+                    seconds,
+                    0,
+                ):  # first a connection that is open since the beginning
+                    assert kind(found, asked) == expected, (chain, seconds)
 
 
 def test_a_refused_login_is_refused_although_it_is_remembered() -> None:
