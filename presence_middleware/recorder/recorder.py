@@ -381,10 +381,10 @@ class Recorder:
         if who[0] not in self.resolver.shared_kinds:
             return who
         with self.people.lock:
-            everybody = self.people.everybody()
+            others = [each for each in self.people.everybody() if each.who != who]
         # The writer has not made the id of whoever has just come.
-        known = ((each.who[0], each.id or resolve(each.who[1])) for each in everybody)
-        return next((each.who for each, it in zip(everybody, known, strict=True) if it == who), who)
+        known = ((each.who[0], each.id or resolve(each.who[1])) for each in others)
+        return next((each.who for each, it in zip(others, known, strict=True) if it == who), who)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

@@ -248,6 +248,10 @@ logout-by-a-clock-that-was-set-right-is-lost:
 + high + int(departure.at * 1e6 + 0.5)
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
 ~ each.id or resolve(each.who[1])) for ==> each.id) for
+guest-whom-a-reader-names-twice-is-another: The same, if they leave and return a second time.
+~ if each.who != who] ==> ]
+guest-whom-a-reader-names-first-is-another: The same of a guest whom this process did not know.
+~ named = self._people.recent.get((kind, person.id), person) ==> named = person
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
 older-departure-wins: Whoever came back before a logout was written stays online.
