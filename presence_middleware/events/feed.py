@@ -227,8 +227,7 @@ class Feed:
             if now >= read_at:
                 if not self._read():
                     read_at = now + READ_EVERY
-                renewed = [each.hold() for each in leases]
-                if any(renewed):
+                if sum(each.hold() for each in leases):  # unlike any(), this holds them all
                     self._wake()
             del leases  # those of iterators that nobody uses are forgotten
             with suppress(queue.Empty):
