@@ -88,6 +88,7 @@ def test_departures_are_forgotten_a_bounded_number_in_each_write(
         one.saw(f"late{len(sizes)}", act=Act.LEFT)
         sizes.append(one.redis.zcard(getattr(one.store.all[0].key, name)))
     assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
+    assert len(sizes) == 4
 
 
 # The guests of one address.
