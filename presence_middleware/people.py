@@ -6,12 +6,12 @@ are by the recorder's clock.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from .identity.ids import Who
+from .identity.ids import FoundId, Who
 from .rooms import Room
 from .stores import NOWHERE, Act, Store
 
@@ -484,3 +484,17 @@ class People(Memory):
         """
         with self.lock:
             return self.begin_period(now, chain(self._queue, self._in_flight))
+
+
+def known_as(
+    everybody: Iterable[Person], who: Who, resolve: Callable[[FoundId], str | None]
+) -> Who:
+    """Return how somebody is known whose id is made by the writer, given the id as it is stored.
+
+    `resolve` makes the id of those whom the writer has not written yet.
+    """
+    for each in everybody:
+        kind, id = each.who
+        if each.who != who and (kind, each.id or resolve(id)) == who:
+            return each.who
+    return who

@@ -23,7 +23,7 @@ from ..connections.health import RedisHealth, jitter
 from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
-from ..people import People, Reason, Sightings
+from ..people import People, Reason, Sightings, known_as
 from ..request import StateRequest
 from ..rooms import Room
 from ..settings import Settings, settings_or_env
@@ -377,14 +377,11 @@ class Recorder:
 
     def _known(self, who: Who) -> Who:
         """Return how this process knows somebody, given the id as it is stored."""
-        resolve = self.resolver.resolve_id
         if who[0] not in self.resolver.shared_kinds:
             return who
         with self.people.lock:
-            others = [each for each in self.people.everybody() if each.who != who]
-        # The writer has not made the id of whoever has just come.
-        known = ((each.who[0], each.id or resolve(each.who[1])) for each in others)
-        return next((each.who for each, it in zip(others, known, strict=True) if it == who), who)
+            everybody = self.people.everybody()
+        return known_as(everybody, who, self.resolver.resolve_id)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

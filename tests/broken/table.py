@@ -247,9 +247,9 @@ logout-by-a-clock-that-was-set-right-is-lost:
 - max(high + int(departure.at * 1e6 + 0.5), departure.least)
 + high + int(departure.at * 1e6 + 0.5)
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
-~ each.id or resolve(each.who[1])) for ==> each.id) for
+~ (kind, each.id or resolve(id)) == who: ==> (kind, each.id) == who:
 guest-whom-a-reader-names-twice-is-another: The same, if they leave and return a second time.
-~ if each.who != who] ==> ]
+~ if each.who != who and (kind, ==> if (kind,
 guest-whom-a-reader-names-first-is-another: The same of a guest whom this process did not know.
 ~ named = self._people.recent.get((kind, person.id), person) ==> named = person
 second-logout-forgets-the-return: The same of two logouts in a row.
