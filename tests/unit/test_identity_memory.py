@@ -185,10 +185,8 @@ def test_a_cookie_that_turns_valid_later_counts_from_then_on() -> None:
         for seconds, expected in ((0, before), (28, before), (32, after), (40, after)):
             with at(NOW + seconds):
                 asked = request(cookie=f"session={session}", agent=agent)
-                for asked.age in (
-                    seconds,
-                    0,
-                ):  # first a connection that is open since the beginning
+                # First a connection that is open since the beginning.
+                for asked.age in (seconds, 0):
                     assert kind(found, asked) == expected, (chain, seconds)
 
 
