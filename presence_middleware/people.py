@@ -455,9 +455,10 @@ class People(Memory):
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
-            for person in [each for each in self.everybody() if each.shard is shard]:
-                self.pending += person.lose(since, has_room=self.pending < self._most_pending)
-                self._enqueue_due(person)
+            for person in self.everybody():
+                if person.shard is shard:
+                    self.pending += person.lose(since, has_room=self.pending < self._most_pending)
+                    self._enqueue_due(person)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.

@@ -202,16 +202,14 @@ class Search:
         try:
             key: object = request.fingerprint(self._names)
             place = key
-            found, until = known.get(place, UNREMEMBERED)
-            if now < until <= now + REMEMBERED_SECONDS:
-                return found
+            found, until = known.get(key, UNREMEMBERED)
             # What has expired since it arrived counts on, for it alone: of all requests that have
             # been open for so long, each has another id.
-            if request.age > REMEMBERED_SECONDS:
+            if until <= now and request.age > REMEMBERED_SECONDS:
                 key = place, id(request)
                 found, until = known.get(key, UNREMEMBERED)
-                if until > now:
-                    return found
+            if now < until <= now + REMEMBERED_SECONDS:
+                return found
         except Exception:  # a malformed environ or scope
             return _first_match(self._last, request)
         found = _first_match(self._last, request)

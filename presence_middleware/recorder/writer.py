@@ -191,9 +191,10 @@ class Writer:
         """Return the shard of a person, and resolve the id as it is stored."""
         kind, id = person.who
         person.id, person.key = self._resolver.resolve_id(id) or "", self._resolver.hasher.key
-        with self._people.lock:  # a reader may have named the id before anybody knew whose it is
-            named = self._people.recent.get((kind, person.id), person)
-            person.left = max(person.left, named.left, key=attrgetter("at"))
+        if person.id != id:  # a reader may have named it before anybody knew whose it is
+            with self._people.lock:
+                named = self._people.recent.get((kind, person.id), person)
+                person.left = max(person.left, named.left, key=attrgetter("at"))
         person.shard = self._stores[kind].shard_for(person.id)
         return person.shard
 

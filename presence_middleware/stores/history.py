@@ -70,11 +70,13 @@ class History:
         for part in chunks(days, DAYS_A_TRIP):
             names = [keys.history(self._prefix, kind, day) for day in part]
             replies = yield Batch(tuple(("HGETALL", name) for name in names))
-            for day, reply in zip(part, replies, strict=True):
-                for minute_of_day, count in sorted((int(n), int(c)) for n, c in reply.items()):
-                    minute = day * MINUTES_A_DAY + minute_of_day
-                    if first < minute <= last:
-                        samples.append(Sample(moment_of(minute * keys.MINUTE), count))
+            counts = {
+                day * MINUTES_A_DAY + int(minute_of_day): int(count)
+                for day, of_day in zip(part, replies, strict=True)
+                for minute_of_day, count in of_day.items()
+            }
+            minutes = sorted(minute for minute in counts if first < minute <= last)
+            samples += [Sample(moment_of(each * keys.MINUTE), counts[each]) for each in minutes]
         return samples
 
     def peak(self, kind: str) -> Plan[Sample | None]:

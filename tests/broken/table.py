@@ -1713,7 +1713,7 @@ first-signed-cookie-counts: Of several signed cookies with a name, the last coun
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.
 ~ return id if until > now - request.age else _EXPIRED ==> return id if until > now else _EXPIRED
 expired-login-is-verified-each-second: An open connection has its login verified once a minute.
-~ if request.age > REMEMBERED_SECONDS: ==> if False:
+~ if until <= now and request.age > REMEMBERED_SECONDS: ==> if False:
 open-connections-share-their-login: What has expired counts only for a connection from before that.
 ~ key = place, id(request) ==> key = place, 0
 login-that-turns-valid-waits-for-a-connection: A connection that sent it too soon delays no login.
