@@ -108,9 +108,9 @@ local function finish(take_out)
     else
       if act ~= GOODBYE and at_least(now - window, moment) then redis.call('ZADD', left, now, '  ') end
       local last_seen, is_known = take_out(act, id, moment, latest)
-      if act == ERASED then
-        moment = later(moment, redis.call('ZSCORE', left, id)) -- a logout may have been written before
-        for _, key in ipairs({gone, left}) do redis.call('ZREM', key, id) end
+      if act == ERASED then -- what followed it may have been written before
+        if at_least(latest, redis.call('ZSCORE', gone, id) or 0) then redis.call('ZREM', gone, id) end
+        if at_least(latest, redis.call('ZSCORE', left, id) or 0) then redis.call('ZREM', left, id) end
         -- If old members are dropped, the space goes after the erasures that it stands for.
         redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
       elseif act == LEFT then

@@ -380,7 +380,9 @@ lifespan-ends-without-writing: At the shutdown of an ASGI server, everything is 
 
 = contract/test_model.py
 late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
-~ moment = later(moment, redis.call('ZSCORE', left, id)) ==> moment = later(moment, false)
+~ if at_least(latest, redis.call('ZSCORE', left, id) or 0) then ==> if true then
+late-erasure-undoes-a-visit: An erasure that is written late erases no visit after it.
+~ if at_least(latest, redis.call('ZSCORE', gone, id) or 0) then ==> if true then
 active-leaves-out-who-left: Active users are also those who logged out since.
 ~ sets = self.key.seen, self.key.gone ==> sets = (self.key.seen,)
 erased-id-comes-back: An erased id stays away, whatever other workers still hold.
@@ -414,7 +416,9 @@ goodbye-of-a-closed-tab-wins: Another open tab keeps its user online.
 cap-counts-nobody-new: A kind never has more members than its cap in minute sets.
 - if is_new then room = room - 1 end
 touch-is-refused: After touch, a connection from before the logout counts again.
-- redis.call('ZREM', left, id)
+- so that nothing of this instant is refused
+-       redis.call('ZREM', left, id)
++ so that nothing of this instant is refused
 window-includes-its-end: Whoever was seen exactly a window ago is offline.
 ~ "ZCOUNT", self.key.seen, f"({now - window!r}" ==> "ZCOUNT", self.key.seen, f"{now - window!r}"
 page-loses-ids-of-equal-times: Pages list each id once, also those of equal times.

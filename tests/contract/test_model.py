@@ -408,6 +408,11 @@ RARE: dict[str, dict[str, list[Any]]] = {  # writes, and keys that the server lo
             erases("A", 1, ago=5),
             wrote("A", 1, ("ann", 4, 0)),
         ],
+        "an erasure comes late, after a visit and a logout that followed it": [
+            COMES,
+            leaves("B", 10),
+            erases("A", 1, ago=20),
+        ],
         "an id is refused beside a new one": [
             COMES,
             leaves("A", 1),

@@ -190,8 +190,9 @@ class Model:
 
     def _leave(self, act: Act, id: str, moment: int, last_seen: int | None) -> None:
         if act is Act.ERASED:
-            self.gone.pop(id, None)
-            moment = max(moment, self.left.pop(id, 0))
+            for times in (self.gone, self.left):
+                if times.get(id, 0) <= moment:
+                    times.pop(id, None)
             self.left[" "] = max(moment + 1, self.left.get(" ", 0))
         elif last_seen is not None:
             self.gone[id] = max(last_seen, self.gone.get(id, 0))
