@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from .identity.ids import FoundId, Who
@@ -72,7 +73,7 @@ class Person:
     left: Departed = NOT_DEPARTED
     """The last logout or erasure."""
     erased: Departed = NOT_DEPARTED
-    """The last erasure, if it was sent before the last logout and nobody was seen in between."""
+    """The last erasure before that."""
     room: Room | None = None
     """The room that was entered or left last. None if there was none."""
     is_moving: bool = False
@@ -111,11 +112,8 @@ class Person:
             at = self.seen  # a connection from before the logout was seen after it
         known = self.left
         if act > known.act or at > known.at:
-            if self.seen > known.at:
-                self.erased = NOT_DEPARTED  # the last-seen time is a newer one
-            elif known.act is ERASED and known.is_sent:
+            if known.act is ERASED:
                 self.erased = known
-            act = act if known.is_sent else max(act, known.act)
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
 
@@ -123,17 +121,18 @@ class Person:
         """Return when the person was last seen, or departed."""
         return max(self.seen, self.left.at, self.goodbye.at)
 
-    def departures_due(self) -> tuple[Departed, ...]:
-        """Return the departures to send. A goodbye that a later sighting undoes is not sent.
+    def departures_due(self) -> Sequence[Departed]:
+        """Return the departures to send, the oldest first.
 
-        It is sent again with a sighting from before it: who was offline has nothing to say it to.
+        A goodbye that a later sighting undoes is not sent. It is sent again with a sighting from
+        before it: who was offline has nothing to say it to.
         """
         goodbye = self.goodbye
-        due = tuple([each for each in (self.erased, self.left) if not each.is_sent])
+        due = [each for each in (self.erased, self.left) if not each.is_sent]
         is_waiting = self.seen > self.sent
         if goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
-            return (*due, goodbye)
-        return due
+            due.append(goodbye)
+        return sorted(due, key=attrgetter("at"))
 
     def refused(self, seen: float, arrival: float) -> None:
         """Note that the server refused a sighting: the person had left after that arrival."""
@@ -180,7 +179,7 @@ class Taken(NamedTuple):
     arrival: float
     room: Room | None
     """The room that was entered; None if there is nothing new."""
-    departures: tuple[Departed, ...]
+    departures: Sequence[Departed]
 
 
 class Memory:
@@ -447,10 +446,9 @@ class People(Memory):
         """
         with self.lock:
             person = self.recent.get(who) or self.remember(who)
-            is_sent = person.left.is_sent  # an erasure that waits must still be sent
             self._depart(person, act, at)
-            if person.left.at == at:  # no later one is known
-                person.left.is_sent, person.left.moment = is_sent, moment
+            if (person.left.act, person.left.at) == (act, at):  # no later one is known
+                person.left.is_sent, person.left.moment = True, moment
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

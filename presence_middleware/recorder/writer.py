@@ -241,7 +241,7 @@ def _timed(
             entered = low + int(room.since * 1e6 + 0.5)
             move = room.number, max(entered, left.least_time(room.since))
         if left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
-            after_logout = left.least_time(arrival)
+            after_logout = max(left.least_time(arrival), person.erased.least_time(arrival))
             time = max(time, person.goodbye.least_time(seen), after_logout)
             arrived = max(arrived, after_logout)
         sightings.append((id, time, arrived, move))

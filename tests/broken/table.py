@@ -252,6 +252,8 @@ guest-whom-a-reader-names-twice-is-another: The same, if they leave and return a
 ~ if each.who != who and (kind, ==> if (kind,
 guest-whom-a-reader-names-first-is-another: The same of a guest whom this process did not know.
 ~ named = self._people.recent.get((kind, person.id), person) ==> named = person
+erasure-takes-what-follows-at-once: Whoever is erased has a last-seen time after the next visit.
+~ max(left.least_time(arrival), person.erased.least_time(arrival)) ==> left.least_time(arrival)
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
 older-departure-wins: Whoever came back before a logout was written stays online.
@@ -282,13 +284,17 @@ late-departure-ends-a-later-login: Whoever logs in again before a late logout is
 touch-is-refused-by-a-clock-ahead: Touch counts though another server's clock was ahead.
 ~ arrival = to_microseconds(latest + keys.SLACK) ==> arrival = last + 1
 erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
-~ is_sent = person.left.is_sent  # ==> is_sent = True  #
+~ if known.act is ERASED: ==> if known.act is ERASED and known.is_sent:
+erasure-takes-a-visit-with-it: Whoever is erased, returns and logs out has a last-seen time.
+~ self.erased = known ==> act = max(act, known.act)
+goodbye-is-sent-after-the-logout: Whoever closes a page and logs out was seen until then.
+~ sorted(due, key=attrgetter("at")) ==> due
 child-takes-the-people-of-its-parent: A child waits for no lock that its parent held at the fork.
 ~ self.backend.departures.add(self) ==> self.backend.departures.add(self.people)
 logout-brings-an-erased-time-back: A logout long after an erasure brings no last-seen time back.
 ~ departure.at - window < person.seen <= departure.at ==> NEVER < person.seen <= departure.at
 erased-time-is-sent-with-a-logout: Whoever was erased has no last-seen time that a logout brings.
-~ elif known.act is ERASED and known.is_sent: ==> elif False:
+~ if known.act is ERASED: ==> if known.act is ERASED and not known.is_sent:
 = contract/test_departures.py contract/test_logins.py contract/test_contract.py
 return-after-logout-is-refused: A user who returns right after a logout is online.
 ~ time = max(time, person.goodbye.least_time(seen), after_logout) ==> pass
@@ -308,8 +314,6 @@ logout-replaces-an-erasure: A server that returns with older data learns of eras
 = contract/test_departures.py::test_who_left_keeps_the_last_seen_time_after_two_losses
 refusal-forgets-who-left: Who left keeps the last-seen time, also if a server loses it twice.
 ~ self.sent == seen and self.left.moment is None: ==> self.sent == seen:
-erasure-after-a-return: An erasure is not sent again after a return that followed it.
-~ self.erased = NOT_DEPARTED  # the last-seen time is a newer one ==> pass
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
@@ -1781,7 +1785,7 @@ slow-page-pulls-back: A page that took longer than the next does not pull its us
 room-of-a-slow-page-is-lost: A page that took longer than a call without a room moves its user.
 ~ and arrival <= person.arrival and not is_move: ==> and arrival <= person.arrival:
 moment-of-an-earlier-logout: A logout that waits keeps its moment when an earlier one was written.
-~ if person.left.at == at: ==> if True:
+~ if (person.left.act, person.left.at) == (act, at): ==> if True:
 erasure-leaves-somebody-pending: An erasure during a write that fails leaves nobody pending.
 ~ self.seen, self.sent = max(self.seen, taken.seen), NEVER ==> self.sent = NEVER
 waiting-loses-its-room: Whoever waits when data is lost enters their room again.

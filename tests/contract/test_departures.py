@@ -118,6 +118,7 @@ def test_what_is_reported_is_what_happened(valkey: Server, monkeypatch: pytest.M
     @example(lost_again(LEFT, GOODBYE, how=""))  # the page of the logout is closed as well
     @example(lost_again(LEFT, GOODBYE, how="write"))
     @example(lost_again(ERASED, LEFT, how="write"))  # and no time of before it returns
+    @example(lost_again(ERASED, SEEN, LEFT, how=""))  # but a time of after it does
     # A request of before the logout is refused, and is not written again.
     @example(
         [*lost_again(LEFT, how="")[:1], ("ann", LEFT, 0, "write"), ("ann", SEEN, 5, "loses all")]
@@ -147,8 +148,10 @@ def test_what_is_reported_is_what_happened(valkey: Server, monkeypatch: pytest.M
             last_seen = presence.last_seen(id)
             seen = 0 if last_seen is None else round(last_seen.timestamp() * SECOND)
             # What is reported after a later logout is refused, and its time is lost.
-            has_left = any(who == id and act in (LEFT, ERASED) for who, act, _, _ in deeds)
-            assert seen <= times.get(id, 0) if has_left else seen == times.get(id, 0), id
+            of_id = [(ago, act) for who, act, ago, _ in deeds if who == id]
+            left = [n for n, (_, act) in enumerate(of_id) if act in (LEFT, ERASED)]
+            is_late = any(of_id[n][0] < ago for n in left for ago, _ in of_id[n:])
+            assert seen <= times.get(id, 0) if is_late else seen == times.get(id, 0), id
         ends = {lasts - ago for _, _, ago, _ in deeds for lasts in (GRACE, int(WINDOW))}
         for later in sorted({0, *(end + n for end in ends if end > 0 for n in (-1, 1))}):
             clock.now = NOON + later
@@ -324,6 +327,10 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
         recorder.record(ann, now + 0.002)
         recorder.record(ann, now + 0.003, act=LEFT)
         assert recorder.flush()
+        for number, act in enumerate((ERASED, SEEN, LEFT), 4):
+            recorder.record(ann, now + number / 1000, act=act)
+        assert recorder.flush()
+        assert presence.last_seen("ann") is not None, "the erasure came before"
     assert not presence.is_online("ann")
     for digest in (7, 8, 9):  # by which a process knows a guest
         guest = "guest", digest
