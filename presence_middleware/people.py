@@ -454,7 +454,7 @@ class People(Memory):
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
             for person in self.everybody():
-                if person.shard is shard:
+                if person.shard in (shard, None):  # a reader may have named it before any write
                     self.pending += person.lose(since, has_room=self.pending < self._most_pending)
                     self._enqueue_due(person)
 

@@ -289,6 +289,8 @@ erasure-takes-a-visit-with-it: Whoever is erased, returns and logs out has a las
 ~ self.erased = known ==> act = max(act, known.act)
 goodbye-is-sent-after-the-logout: Whoever closes a page and logs out was seen until then.
 ~ sorted(due, key=attrgetter("at")) ==> due
+leave-of-a-stranger-is-not-repeated: Whom a process never saw stays offline after its leave().
+~ if person.shard in (shard, None): ==> if person.shard is shard:
 child-takes-the-people-of-its-parent: A child waits for no lock that its parent held at the fork.
 ~ self.backend.departures.add(self) ==> self.backend.departures.add(self.people)
 logout-brings-an-erased-time-back: A logout long after an erasure brings no last-seen time back.

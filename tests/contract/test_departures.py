@@ -426,14 +426,18 @@ def test_a_loss_is_noticed_though_the_reply_to_the_next_write_is_lost(
 
 
 def test_who_a_reader_took_offline_stays_so_after_a_loss(own: Server, start: Start) -> None:
-    worker = start(own.url)
+    """Also whom this process never saw."""
+    worker, other = start(own.url), start(own.url)
     worker.saw("ann", "bob")
+    other.saw("cid")
     worker.clock.now += 1
-    Presence(backend=worker.recorder.backend).leave("ann")
+    for who in ("ann", "cid"):
+        Presence(backend=worker.recorder.backend).leave(who)
     own.stop()
     own.start()
-    worker.looks()
-    worker.writes()
+    for process in (worker, other):
+        process.looks()
+        process.writes()
     assert worker.online() == ["bob"]
 
 
