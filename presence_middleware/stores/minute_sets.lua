@@ -10,8 +10,7 @@
 -- ARGV and the reply are those of people.lua. The last argument of sightings limits all their sets.
 
 local left, gone, writers = unpack(KEYS, 1, 3) -- there may be too many for Lua's stack
-local FIRST_SET = 4
-local first_minute = string.match(KEYS[FIRST_SET], '%d+$')
+local FIRST_SET, first_minute = 4, string.match(KEYS[4], '%d+$')
 
 include 'people'
 
@@ -24,15 +23,15 @@ if #ids > 0 then
     end
   end
   local accepted = accept(room, known, {})
-  if #accepted > 0 then
-    redis.call('SADD', KEYS[FIRST_SET], unpack(accepted))
-    redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)
-  end
+  if #accepted > 0 then redis.call('SADD', KEYS[FIRST_SET], unpack(accepted)) end
+  redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)
 end
 
-finish(function(_, id, _, latest)
-  local last_seen
-  for n = FIRST_SET, #ids == 0 and #KEYS or 0 do -- in none for a sighting that was refused
+finish(function(act, id, moment, latest)
+  local erasure, last_seen = redis.call('ZSCORE', left, erased(id))
+  local known = later(erasure, act ~= ERASED and redis.call('ZSCORE', left, id))
+  -- In none for a sighting that was refused, and not again: others may have seen the id since.
+  for n = FIRST_SET, #ids == 0 and not at_least(known, moment) and #KEYS or 0 do
     local minute = (first_minute + n - FIRST_SET) * 60
     if minute <= latest + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end

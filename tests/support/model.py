@@ -322,7 +322,9 @@ class Minutes(Model):
             self.left.pop(id, None)
             return
         last_seen = self.lost(id, moment, known)
-        for minute in sorted(self.sets):
+        known = 0 if act is Act.ERASED else self.left.get(id, 0)
+        is_new = max(known, self.left.get(erased(id), 0)) < moment
+        for minute in sorted(self.sets) if is_new else ():
             if first <= minute <= moment // MINUTE and id in self.sets[minute]:
                 self.sets[minute].remove(id)
                 last_seen = minute * MINUTE
