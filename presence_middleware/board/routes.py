@@ -26,7 +26,7 @@ from ..request import Request, WsgiRequest
 from ..stores import Batch, Plan, Sighting, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..stores.plan import chunks, decoded
-from ..svg import WIDTH, Series, draw
+from ..svg import STYLE, WIDTH, Series, draw
 from . import Query, Response, content, facts, parameters, problem, to_json
 from .cache import Cache, SharedRead
 
@@ -64,14 +64,14 @@ class Board:
         self._cache, self._can_follow = Cache(), can_follow
         self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
-        own, first = self._settings.board_path, self._kinds[0]
+        own, style = self._settings.board_path, _file("board.css") + STYLE.encode()
         # The script contains its path, to find the app's of a page.
-        widget = _file("widget.js", own=f"{own}/widget.js", first=first)
+        widget = _file("widget.js", own=f"{own}/widget.js", first=self._kinds[0])
         self._answers: dict[str, Response | Callable[[Query], Response | SharedRead]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(own.rpartition("/")[2] + "/"),
             "/": self._page(""),
-            "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
+            "/board.css": content("text/css; charset=utf-8", style, REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
             "/widget.js": content(SCRIPT, widget, EMBEDDED),
             "/counts": self._counts,

@@ -30,6 +30,9 @@ widget-of-a-hidden-page in board/static/widget.js: A widget of a hidden page doe
 ~ if (document.hidden) return; ==> if (false) return;
 widget-of-a-shown-page in board/static/widget.js: A widget asks when its page is shown again.
 - document.addEventListener("visibilitychange", refresh);
+= browser/test_board_browser.py::test_a_chart_that_has_changed_is_drawn_again_in_its_style
+style-is-inline: A policy of the site that forbids inline styles leaves the chart its colours.
+~ /<style>.*<\/style>/s, "" ==> "", ""
 = browser/test_board_browser.py::test_an_id_is_shown_as_text
 markup-in-a-list: The page of the board shows an id as text.
 ~ made.textContent = text; ==> made.innerHTML = text;

@@ -92,6 +92,8 @@ function showCounts({ counts }) {
 // Chart: drawn by the server in UTC. Its numbers and times are rewritten in the format of this browser.
 
 function localized(svg) {
+  // Its style is in board.css, too: a policy of the site may forbid styles that are inline.
+  svg = svg.replace(/<style>.*<\/style>/s, "");
   const chart = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
   for (const place of chart.querySelectorAll("tspan[data-count]"))
     place.textContent = Number(place.dataset.count).toLocaleString();
