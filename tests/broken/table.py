@@ -57,6 +57,13 @@ token-in-another-alphabet: A token in Cyrillic letters is wrong; the site does a
 ~ .replace(/[^!-~]/g, "") || "?"; ==> || "?";
 token-stays-in-its-field: Whoever finds a board that was unlocked does not find its token.
 - at("token").value = "";
+= browser/test_board_browser.py::test_the_page_is_readable_on_any_screen
+kinds-are-wider-than-a-phone: The kinds of a site with many of them fit on a phone.
+~ fieldset { display: flex; flex-wrap: wrap; ==> fieldset { display: flex;
+text-has-a-size-of-its-own: The text of the board has the size that its reader has chosen.
+~ font: 100%/1.5 ==> font: 16px/1.5
+chosen-kind-has-no-mark: The kind that is chosen is marked also in forced colours.
+- outline: 1px solid transparent;
 
 = browser/test_board_live.py::test_the_list_changes_without_polling
 list-of-another-kind: A board lists the kind that is chosen.
@@ -2056,7 +2063,8 @@ class Break(NamedTuple):
 @cache
 def package_texts() -> dict[Path, str]:
     """Return the texts of the package that a break may change, by file."""
-    files = [file for kind in ("py", "lua", "js") for file in PACKAGE.rglob(f"*.{kind}")]
+    kinds = "py", "lua", "js", "css"
+    files = [file for kind in kinds for file in PACKAGE.rglob(f"*.{kind}")]
     return {file: file.read_text("utf-8") for file in files}
 
 

@@ -26,10 +26,15 @@ Opened = Callable[..., Page]
 
 
 @pytest.fixture
-def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
+def others() -> str:
+    return ""
+
+
+@pytest.fixture
+def site(variables: dict[str, str], tmp_path: Path, others: str) -> Iterator[WebServer]:
     """Two workers, and a window so short that who goes is seen to go."""
-    variables |= {**BOARD, "PRESENCE_ROOMS": "/t/{topic}/*", "HTML": "1"}
-    variables |= {"PRESENCE_WINDOW": "6s", "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
+    variables |= {**BOARD, "PRESENCE_ROOMS": "/t/{topic}/*", "HTML": "1", "PRESENCE_WINDOW": "6s"}
+    variables |= {"PRESENCE_IDENTITY": f"user=header:X-User{others}, guest=visitor"}
     command = gunicorn("tests.support.site:wsgi_site", 2, "--threads=4")
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
         yield server
@@ -226,6 +231,7 @@ def test_a_widget_counts_its_room_and_another(open_board: Opened, presence: Pres
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("others", [", customer=header:X-C, partner=header:X-P"])
 @pytest.mark.parametrize("screen", [*product([360, 1200], ["light", "dark"])], ids=str)
 def test_the_page_is_readable_on_any_screen(
     open_board: Opened, presence: Presence, variables: dict[str, str], screen: tuple[int, str]
@@ -237,9 +243,16 @@ def test_the_page_is_readable_on_any_screen(
     expect(board.locator("#chart .line")).to_have_count(1)
     unlock(board, TOKEN)
     expect(board.locator("#online tr")).to_have_count(1)
-    assert board.evaluate("document.documentElement.scrollWidth") == width
+    inspector = board.context.new_cdp_session(board)
+    for size in (16, 28):  # of the text, which the reader chooses in the browser
+        inspector.send("Page.setFontSizes", {"fontSizes": {"standard": size}})
+        expect(board.locator("body")).to_have_css("font-size", f"{size}px")
+        assert board.evaluate("document.documentElement.scrollWidth") == width
     ground = board.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
+    board.emulate_media(forced_colors="active")
+    chosen = board.locator("#charted :checked + span")
+    expect(chosen).to_have_css("outline", re.compile(r"^rgb\(\d+, \d+, \d+\) solid"))
 
 
 @pytest.mark.slow
