@@ -39,6 +39,11 @@ markup-in-a-list: The page of the board shows an id as text.
 = browser/test_board_browser.py::test_the_chart_draws_and_marks_its_peak
 late-answer-about-another-kind: The chart and its table are of the chosen kind, whatever comes late.
 - if (kind !== chosen("charted")) return;
+= browser/test_board_browser.py::test_the_page_shows_arrivals_and_departures
+screen-reader-is-never-silent: A screen reader reads the numbers twice a minute at most.
+- showCounts(counts);
++ showCounts(counts);
++   setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
 = browser/test_board_browser.py::test_the_hour_that_comes_twice_is_in_the_table_twice
 hours-of-a-night-are-one: The hour that comes twice in autumn is in the table of the board twice.
 ~ Date.parse(time) - 60000 * new Date(time).getMinutes(); ==> new Date(time).setMinutes(0, 0, 0);

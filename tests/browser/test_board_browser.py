@@ -68,7 +68,10 @@ def test_the_page_shows_arrivals_and_departures(open_board: Opened) -> None:
     expect(board.locator("#count-guest")).to_have_text("0")  # who looks is nobody
     visitor = open_board("/")
     expect(board.locator("#count-guest")).to_have_text("1", timeout=15000)
-    expect(board.get_by_text("Online: 0 users, 1 guest, 0 bots")).to_have_count(1)
+    spoken = board.locator("[aria-live]")
+    expect(spoken).to_have_text("Online: 0 users, 0 guests, 0 bots")  # not at each change
+    board.get_by_text("As a table").click()
+    expect(spoken).to_have_text("Online: 0 users, 1 guest, 0 bots")
     visitor.close()
     expect(board.locator("#count-guest")).to_have_text("0", timeout=15000)
 

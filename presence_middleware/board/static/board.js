@@ -74,7 +74,7 @@ function setText(place, text) {
 
 // Numbers
 
-function showCounts({ counts }) {
+function showCounts(counts) {
   if (!at("counts").children.length)
     at("counts").append(...kinds.map((kind) => {
       const pair = element("div", "");
@@ -86,7 +86,6 @@ function showCounts({ counts }) {
     setText(place, counts[kind].toLocaleString());
     setText(place.previousSibling, `${kind}${counts[kind] === 1 ? "" : "s"}`);
   }
-  setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
 }
 
 // Chart: drawn by the server in UTC. Its numbers and times are rewritten in the format of this browser.
@@ -339,9 +338,12 @@ async function refresh() {
     return;
   }
   try {
-    showCounts(await ask("counts"));
+    const { counts } = await ask("counts");
+    showCounts(counts);
     await showNames().catch(refused);
     if (Math.abs(Date.now() - sampled) > SAMPLED) {  // the clock may be set back
+      // Not each change: a screen reader would never be silent on a busy site.
+      setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
       await showChart();
       sampled = Date.now();
     }
