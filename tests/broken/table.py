@@ -49,8 +49,10 @@ hours-of-a-night-are-one: The hour that comes twice in autumn is in the table of
 ~ Date.parse(time) - 60000 * new Date(time).getMinutes(); ==> new Date(time).setMinutes(0, 0, 0);
 = browser/test_board_browser.py::test_the_page_says_that_the_site_does_not_answer
 page-of-a-proxy-is-no-json: The board says that the site does not answer, not what a parser says.
-- error instanceof Problem ? error.message : "the site does not answer";
+- error instanceof Problem && error.message || "the site does not answer";
 + error instanceof TypeError ? "the site does not answer" : error.message;
+error-of-a-gateway-shows-nothing: Nor is the board silent about JSON that is not its own.
+~ error instanceof Problem && error.message || ==> error instanceof Problem ? error.message :
 board-waits-for-ever: A board whose site hangs does not go on saying that it is live.
 - signal: AbortSignal.timeout(PATIENCE),
 = browser/test_board_browser.py::test_a_page_asks_for_the_token_and_finds_users

@@ -77,7 +77,7 @@ def test_the_page_shows_arrivals_and_departures(open_board: Opened) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["proxy-answers", "nobody-answers"])
+@pytest.mark.parametrize("how", ["proxy-answers", "gateway-answers", "nobody-answers"])
 def test_the_page_says_that_the_site_does_not_answer(open_board: Opened, how: str) -> None:
     board = open_board()
     state = board.locator("#state")
@@ -86,6 +86,8 @@ def test_the_page_says_that_the_site_does_not_answer(open_board: Opened, how: st
     def answer(route: Route) -> None:
         if how == "proxy-answers":
             route.fulfill(status=502, content_type="text/html", body="<h1>502 Bad Gateway</h1>")
+        elif how == "gateway-answers":
+            route.fulfill(status=429, json={"message": "API rate limit exceeded"})
 
     board.route("**/counts", answer)
     expect(state).to_have_text("the site does not answer", timeout=30000)

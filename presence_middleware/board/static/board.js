@@ -19,7 +19,7 @@ let lag = 0;              // from this clock to the server's, in milliseconds
 class Problem extends Error {}          // what the board says
 class Refused extends Problem {}
 
-const reason = (error) => error instanceof Problem ? error.message : "the site does not answer";
+const reason = (error) => error instanceof Problem && error.message || "the site does not answer";
 
 async function ask(path, headers = {}) {
   const url = new URL(path, base), before = answers.get(path);
