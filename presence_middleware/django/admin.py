@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.http import HttpRequest
-from django.utils.safestring import mark_safe
+from django.utils.html import format_html
 
 from ..identity.ids import normalize_id
 from ..lookup import template_presence, template_question
@@ -61,11 +61,11 @@ class PresenceAdminMixin:
 
     @admin.display(description="online")  # type: ignore[untyped-decorator]  # Django has no types
     def online(self, user: Any) -> str:
-        """Return a mark for a user who is online."""
+        """Return a mark, and its name for screen readers."""
         if user._presence is None:
             return DASH
-        is_online, _ = user._presence
-        return mark_safe('<span style="color: #2a8a3e">●</span>') if is_online else "○"
+        mark, name = ("●", "online") if user._presence[0] else ("○", "offline")
+        return str(format_html('<span role="img" aria-label="{}">{}</span>', name, mark))
 
     @admin.display(description="last seen")  # type: ignore[untyped-decorator]
     def last_seen(self, user: Any) -> str:
