@@ -121,6 +121,8 @@ widget-counts-the-path-with-its-mount: A widget counts the room below the mount 
 ~ const mount = loaded.endsWith(own) ? loaded.slice(0, -own.length) : "unknown" ==> const mount = ""
 widget-counts-for-another-app: A widget shows no number for the room of another app's page.
 - if (!(pathname + "/").startsWith(mount + "/")) return undefined;
+widget-counts-nobody-who-is-back: A widget asks again when the reader who came back is counted.
+- if (shown) setTimeout(refresh, RECORDED);
 widget-shows-an-old-number: A widget asks again once a minute.
 - setInterval(refresh, EVERY + 5000 * Math.random());
 

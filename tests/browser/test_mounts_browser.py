@@ -110,6 +110,11 @@ def test_a_page_its_pulse_and_its_widget_mean_one_room(shop: Shop, new_context: 
     moves_without_a_request(page, f"{mount}s/t/1")
     shop.writes_all()
     assert shop.in_room("/t/2") == ["ann"]
+    page.clock.fast_forward(3_000)
+    with page.expect_response("**/counts"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with page.expect_request("**/counts"):  # again, when the reader is counted, too
+        page.clock.fast_forward(3_000)
     for _ in range(2):
         with page.expect_request("**/counts"):
             page.clock.fast_forward(65_000)

@@ -34,8 +34,10 @@
     }
   }
 
-  function refresh() {
+  // Timers call it without an argument.
+  function refresh(shown) {
     if (document.hidden) return;
+    if (shown) setTimeout(refresh, RECORDED);
     const places = new Map();
     for (const place of document.querySelectorAll("[data-presence]")) {
       const address = addressFor(place.dataset.room);
@@ -46,7 +48,6 @@
 
   document.addEventListener("visibilitychange", refresh);
   setInterval(refresh, EVERY + 5000 * Math.random());
-  setTimeout(refresh, RECORDED);
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", refresh);
-  else refresh();
+  else refresh(true);
 })();
