@@ -163,7 +163,7 @@ const captioned = (rows) => rows ? rows < MOST ? "Newest first" : "The newest 10
 let shown = null, isCut = false;  // what was polled; whether the live list has been full
 
 async function showNames() {
-  if (!token || !listed.length) return;
+  if (!token) return;
   const kind = chosen("listed");
   if (!await follow(kind)) {
     const data = await askNamed(query("online", { kind }));
