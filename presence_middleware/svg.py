@@ -21,7 +21,6 @@ WIDTH = 960  # pixels, unless the caller chooses
 MIN_HEIGHT = 230
 LABEL_WIDTH = 80  # of the times below, with the room between two of them
 MARGIN = 34  # on both sides, of which half a label of the times below needs most
-KEY_WIDTH = 290  # of an entry of the legend
 SMALL = 100  # counts of a chart in which a single visitor is seen
 SPELL_WIDTH = 8  # of a point in such a chart
 FOOT = 40  # below the plot: the times, and the time zone
@@ -71,12 +70,14 @@ def draw(
     most = math.ceil(highest / unit) * unit
     height = max(MIN_HEIGHT, width // 3)
     left, right = max(MARGIN, 10 + 8 * len(f"{most:,}")), width - MARGIN
-    columns = max(1, (right - left) // KEY_WIDTH)  # of the legend
+    zone = timezone(timedelta(minutes=offset))  # of the reader's clock
+    keys = [_peak(line, zone) for line in lines]
+    key_width = 40 + 7 * max(map(len, keys), default=0)  # of an entry of the legend
+    columns = max(1, (right - left) // key_width)
     top, bottom = 16 + 20 * math.ceil(len(lines) / columns), height - FOOT
     # Where the points are, in pixels.
     a_second, a_head = (right - left) / (end - start), (bottom - top) / most
     x0 = left - start * a_second
-    zone = timezone(timedelta(minutes=offset))  # of the reader's clock
 
     def time_at(at: int, form: str) -> str:
         return f'<tspan data-at="{at}">{datetime.fromtimestamp(at, zone):{form}}</tspan>'
@@ -84,7 +85,7 @@ def draw(
     svg = [
         '<svg xmlns="http://www.w3.org/2000/svg" class="presence-chart" role="img" '
         f'viewBox="0 0 {width} {height}" '
-        f'aria-label="Online. {"; ".join(_peak(line, zone) for line in lines) or "Nobody"}">',
+        f'aria-label="Online. {"; ".join(keys) or "Nobody"}">',
         f"<style>{STYLE}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
     ]
@@ -114,9 +115,9 @@ def draw(
                 area = f"M{first} {bottom:.1f}L{'L'.join(run)}L{last} {bottom:.1f}z"
                 svg.append(f'<path class="area" d="{area}"/>')
         else:
-            x, y = left + number % columns * KEY_WIDTH, 18 + number // columns * 20
+            x, y = left + number % columns * key_width, 18 + number // columns * 20
             svg.append(f'<path class="key" d="M{x} {y}h18"/>')
-            svg.append(f'<text x="{x + 26}" y="{y + 4}">{_peak(line, zone)}</text>')
+            svg.append(f'<text x="{x + 26}" y="{y + 4}">{keys[number]}</text>')
         # A run of a single point is drawn as a dot.
         path = "".join(f"M{'L'.join(run)}{'' if len(run) > 1 else 'h0'}" for run in runs)
         svg.append(f'<path class="line" d="{path}"/>')

@@ -1980,6 +1980,8 @@ client-ids-are-stored-as-they-are: What a client chose is stored hashed.
 ~ form == "hashed" or (source.client_supplied and form != "raw") ==> form == "hashed"
 
 = unit/test_svg.py
+legend-of-long-kinds-overlaps: The entries of a legend leave each other room.
+~ 40 + 7 * max(map(len, keys), default=0) ==> 290
 spells-without-their-highest: Of each spell of small numbers, a chart shows the highest.
 ~ max(group, key=itemgetter(1)) ==> max(group)
 label-beyond-the-edge: The label of a peak at an edge is in the picture.

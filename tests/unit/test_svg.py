@@ -105,6 +105,9 @@ def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     assert both.get("aria-label") == (
         "Online. user: 7 at most, 05 Jan 2026 12:01; guest: 5 at most, 05 Jan 2026 12:00"
     )
+    assert len({key.split()[1] for key in paths(both, "key")}) == 1, "side by side"
+    long = parsed(line(1, 7, kind="customer-relationship-managers"), line(5))
+    assert len({key.split()[1] for key in paths(long, "key")}) == 2, "one below the other"
     single = parsed(line(1, 7))
     assert texts(single, "label") == ["7 at 12:01"]
     assert paths(single, "key") == []
