@@ -16,10 +16,10 @@ from .board.asgi import AsgiBoard
 from .connections import Clock
 from .connections.loops import in_thread, is_in_loop, require_asyncio
 from .errors import SettingsError
+from .identity.ids import Id
 from .loading import check_app
 from .presence import AsyncPresence
 from .pulse import EMPTY, Pulse
-from .queries import Id
 from .recorder import Visit, recorder_for
 from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root

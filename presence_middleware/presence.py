@@ -19,7 +19,8 @@ from .connections import Clock
 from .connections.drivers import close_async_clients
 from .errors import QueryError
 from .events import AsyncEvents, Events, NameLease
-from .queries import Id, Queries, checked_name
+from .identity.ids import Id
+from .queries import Queries, checked_name
 from .settings import Settings
 from .stores import Plan
 

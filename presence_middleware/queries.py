@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
-from numbers import Number
 from typing import Any, Protocol, TypeVar
-from uuid import UUID
 
 from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity.ids import Who, as_id, normalize_id
+from .identity.ids import Id, Who, shown, stored_id
 from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .rooms import Rooms
@@ -40,7 +38,6 @@ from .stores.plan import to_microseconds
 PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
-MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
 _READER_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 T = TypeVar("T")
@@ -52,7 +49,6 @@ class Informed(Protocol):
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
 
 
-Id = str | int | bytes | UUID
 Window = float | str | object
 
 
@@ -73,8 +69,6 @@ class Arguments:
         """Return a kind, by default the first of the site. Raises `QueryError` for others."""
         if kind is None:
             return next(iter(self.stores))
-        if not isinstance(kind, str):
-            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.stores)}")
         return known_kind(kind, tuple(self.stores))
 
     def _store_and_seconds(
@@ -88,7 +82,7 @@ class Arguments:
         try:
             seconds = duration(window)
         except ValueError as error:
-            raise QueryError(f"{argument} is {_shown(window)}: pass {error}") from None
+            raise QueryError(f"{argument} is {shown(window)}: pass {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
                 f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
@@ -118,10 +112,10 @@ class Arguments:
     def _room_number(self, room: str, **others: object) -> int:
         """Return the number of a room, with which no `others` are valid."""
         if not is_text(room):
-            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
+            raise QueryError(f"room is {shown(room)}: pass the name of a room, or a path in it")
         for name, value in others.items():
             if value is not None:
-                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
+                raise QueryError(f"{name} is {shown(value)}: with room, pass no {name}")
         if self.rooms is None:
             raise UnsupportedQuery(
                 "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
@@ -220,7 +214,7 @@ class Queries(Arguments):
         """
         if limit is not None:
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
+                raise QueryError(f"limit is {shown(limit)}: pass at least 1, or None for everyone")
             limit = min(limit, sys.maxsize)
         if room is not None:
             number = self._room_number(room, window=window, before=before)
@@ -233,7 +227,7 @@ class Queries(Arguments):
             case Sighting(id, None | datetime(tzinfo=tzinfo())) if is_text(id):
                 pass
             case _:
-                raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
+                raise QueryError(f"before is {shown(before)}: pass the last Sighting of a page")
         return self._read(partial(store.online, window=seconds, limit=limit, before=before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> Plan[bool]:
@@ -311,7 +305,7 @@ class Queries(Arguments):
         """
         store, seconds = self._store_and_seconds(kind, window)
         if not is_text(key):
-            raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
+            raise QueryError(f"key is {shown(key)}: pass the name of a set or sorted set, as text")
         online = yield from self._read(partial(store.online_friends, key, window=seconds))
         return [sighting.id for sighting in online]
 
@@ -369,7 +363,7 @@ class Queries(Arguments):
         kind = self.kind(kind)
         is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
         if not is_number or not 0 < hours < math.inf:
-            raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
+            raise QueryError(f"hours is {shown(hours)}: pass a number above zero, such as 24")
         now = yield from self.clock.now()
         since = now - min(hours, MAX_HISTORY_HOURS) * 3600
         return (yield from self.samples.samples(kind, since, now))
@@ -400,10 +394,10 @@ class Queries(Arguments):
         store = self.stores[self.kind(kind)]
         if id is None:
             return
-        stored_id = _stored_id(id)
+        stored = stored_id(id)
         latest = yield from self._write_time()
         now = yield from self.clock.now()
-        yield from store.shard_for(stored_id).touch(stored_id, now, latest)
+        yield from store.shard_for(stored).touch(stored, now, latest)
 
     def leave(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Take `id` offline at once, on all processes.
@@ -440,19 +434,19 @@ class Queries(Arguments):
         kind = self.kind(kind)
         if id is None:
             return None
-        stored_id = _stored_id(id)
-        self.stores[kind].shard_for(stored_id).check_departure(act)
-        return kind, stored_id
+        stored = stored_id(id)
+        self.stores[kind].shard_for(stored).check_departure(act)
+        return kind, stored
 
     def _depart(self, id: Id | None, kind: str | None, act: Act) -> Plan[None]:
         who = self.departing(id, kind, act)
         if who is None:
             return
-        kind, stored_id = who
+        kind, stored = who
         stamp = self.clock.stamp()
         moment = to_microseconds((yield from self._write_time()))
-        shard = self.stores[kind].shard_for(stored_id)
-        yield from shard.write((), [(act, stored_id, moment, None)])
+        shard = self.stores[kind].shard_for(stored)
+        yield from shard.write((), [(act, stored, moment, None)])
         for recorder in self.departures:
             recorder.departed(who, act, stamp, moment)
 
@@ -494,33 +488,17 @@ def checked_name(name: str) -> str:
     if isinstance(name, str) and _READER_NAME.fullmatch(name):
         return name
     raise QueryError(
-        f"name is {_shown(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
+        f"name is {shown(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
         "mailer"
     )
-
-
-def _stored_id(id: Id) -> str:
-    """Return an id as it is stored: text, decoded bytes, or the text of a number or UUID."""
-    is_number = isinstance(id, Number) and not isinstance(id, bool)
-    try:
-        # A user object has a text, too, but that is not the id under which the user is counted.
-        stored = normalize_id((str(id) if is_number else as_id(id)) or "")
-    except ValueError:
-        stored = ""  # a number with too many digits
-    if not stored:
-        raise QueryError(
-            f"an id is {_shown(id)}: pass text that is not empty, a number or a UUID; of a user, "
-            "pass the id"
-        )
-    return stored
 
 
 def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
     """Return the ids of an argument as they are stored, each once."""
     # A single text is iterable, too, but its letters are not the ids that the caller means.
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise QueryError(f"{argument} is {_shown(ids)}: pass several ids, such as a list")
-    return list(dict.fromkeys(map(_stored_id, ids)))
+        raise QueryError(f"{argument} is {shown(ids)}: pass several ids, such as a list")
+    return list(dict.fromkeys(map(stored_id, ids)))
 
 
 def is_text(value: object) -> bool:
@@ -529,14 +507,3 @@ def is_text(value: object) -> bool:
         return isinstance(value, str) and bool(value.encode())
     except UnicodeEncodeError:
         return False
-
-
-def _shown(value: object) -> str:
-    """Return a value for an error message, shortened, or its type if it cannot be shown."""
-    try:
-        shown = repr(value)
-    except Exception:
-        return f"a {type(value).__name__}"
-    if len(shown) <= MAX_SHOWN_CHARACTERS:
-        return shown
-    return f"{shown[:MAX_SHOWN_CHARACTERS]}…"

@@ -10,10 +10,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .board.routes import Board
 from .connections import Clock
+from .identity.ids import Id
 from .loading import check_app
 from .presence import Presence
 from .pulse import EMPTY, Pulse
-from .queries import Id
 from .recorder import Visit, recorder_for
 from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest

@@ -9,14 +9,21 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+from numbers import Number
 from operator import methodcaller
 from typing import Any
+from uuid import UUID
 
+from ..errors import QueryError
 from ..request import Request, token
 
 SIZE = 16
 MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
+MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
+
+Id = str | int | bytes | UUID
+"""An id as the site's code passes it."""
 
 PendingId = int
 """The digest of a value, as a number. `IdentityResolver.resolve_id` makes the id from it, with the
@@ -221,6 +228,34 @@ def normalize_id(value: str) -> str:
         if len(value.encode()) <= MAX_ID_BYTES:
             return value
     return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SIZE).hexdigest()
+
+
+def stored_id(id: object) -> str:
+    """Return an id that the site's code passes as it is stored.
+
+    It is text, decoded bytes, or the text of a number or UUID. Raises `QueryError` for all else.
+    """
+    is_number = isinstance(id, Number) and not isinstance(id, bool)
+    try:
+        # A user object has a text, too, but that is not the id under which the user is counted.
+        stored = normalize_id((str(id) if is_number else as_id(id)) or "")
+    except ValueError:
+        stored = ""  # a number with too many digits
+    if not stored:
+        raise QueryError(
+            f"an id is {shown(id)}: pass text that is not empty, a number or a UUID; of a user, "
+            "pass the id"
+        )
+    return stored
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message, shortened, or its type if it cannot be shown."""
+    try:
+        shown = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+    return shown if len(shown) <= MAX_SHOWN_CHARACTERS else f"{shown[:MAX_SHOWN_CHARACTERS]}…"
 
 
 class Hasher:

@@ -15,7 +15,7 @@ from .. import logs
 from ..request import HeaderNames, Locate, Request, text
 from . import rules
 from .bots import BOT, COUNT, OFF, Crawlers
-from .ids import SIZE, FoundId, Hasher, No, Who, missing, normalize_id
+from .ids import SIZE, FoundId, Hasher, Id, No, Who, missing, normalize_id, stored_id
 from .sources import FUNCTION, UnusableId, site_function
 
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -313,14 +313,14 @@ class IdentityResolver:
             return NOBODY
         return who, matcher
 
-    def named(self, id: str | int | bytes | None, kind: str | None) -> Found:
+    def named(self, id: Id | None, kind: str | None) -> Found:
         """Return who a layer names by an id, by default of `default_kind`; nobody without an id.
 
-        Raises `QueryError` for an unknown kind.
+        Raises `QueryError` for an unknown kind or an invalid id.
         """
         kind = rules.known_kind(self.default_kind if kind is None else kind, self.kinds)
-        given = text(id) if isinstance(id, bytes) else str(id)
-        stored = "" if id is None else normalize_id(given)
+        given = text(id) if isinstance(id, bytes) else "" if id is None else id
+        stored = normalize_id(given) if isinstance(given, str) else stored_id(given)
         return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY
 
     def claimed(self, who: Who) -> Who:

@@ -10,7 +10,7 @@ from ..errors import QueryError
 from ..parsers import InvalidValue, is_public_key, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
-from .ids import MOST_PARTS, Secrets
+from .ids import MOST_PARTS, Secrets, shown
 from .sources import (
     ACCEPTED,
     CREDENTIAL_HEADERS,
@@ -155,8 +155,8 @@ def user_kinds(chain: Chain) -> set[str]:
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
     """Return `kind` if the site has it. Raises `QueryError` with the site's kinds otherwise."""
-    if kind not in known:
-        raise QueryError(f"unknown kind {kind!r}: PRESENCE_IDENTITY has {', '.join(known)}")
+    if not isinstance(kind, str) or kind not in known:
+        raise QueryError(f"unknown kind {shown(kind)}: PRESENCE_IDENTITY has {', '.join(known)}")
     return kind
 
 

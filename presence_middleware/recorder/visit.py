@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ..connections.limits import Patience
 from ..errors import QueryError
-from ..identity.ids import Who
+from ..identity.ids import Id, Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity
 from ..request import OVER, StateRequest
 from ..rooms import Room, Signal
@@ -121,14 +121,15 @@ class Visit(StateRequest):
         """
         return self.purpose in (Purpose.PAGE, Purpose.PULSE) and self.state is not OVER
 
-    def identify(self, id: str | int | bytes | None, kind: str | None = None) -> None:
+    def identify(self, id: Id | None, kind: str | None = None) -> None:
         """Set the identity of this visit. It replaces the identity that the request itself shows.
 
-        `id` is the id of the user. None or an empty text undoes earlier calls. `kind` is by default
-        the kind of the `auth` rule, else the first kind of `PRESENCE_IDENTITY`.
+        `id` is the id of the user: text, a number, bytes or a UUID. None or an empty text undoes
+        earlier calls. `kind` is by default the kind of the `auth` rule, else the first kind of
+        `PRESENCE_IDENTITY`.
 
         On a connection that has been open for some seconds, this counts as a login: the user counts
-        again, also after a logout. Raises `QueryError` for an unknown kind.
+        again, also after a logout. Raises `QueryError` for an unknown kind or an invalid id.
         """
         who, _ = self._identified = self.recorder.resolver.named(id, kind)
         self.is_usual = False

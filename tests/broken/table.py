@@ -372,6 +372,8 @@ hidden-kind-is-shown: The board shows the number of invisible people only with t
 ~ if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds: ==> if path in NEED_TOKEN:
 
 = contract/test_logins.py
+claims-are-taken-for-an-id: A layer names a user by an id, not by claims or by a user object.
+~ if isinstance(given, str) else stored_id(given) ==> if isinstance(given, str) else str(given)
 wrong-password-counts-on-a-busy-site: Nobody counts by a wrong password, however many came before.
 ~ self.worker.is_started and not self.resolver.checks_status ==> self.worker.is_started
 logout-of-a-busy-site-is-a-page: A layer logs out whoever has seen many pages.
@@ -471,7 +473,7 @@ erased-connection-has-a-time: Who is erased and logs out has no time, whoever is
 refused-sighting-takes-out-who-returned: A refused sighting takes nobody out of a minute.
 ~ #ids == 0 and not at_least(known, moment) and #KEYS or 0 do ==> #KEYS do
 ids-are-answered-twice: Each id of a question is answered once.
-~ return list(dict.fromkeys(map(_stored_id, ids))) ==> return list(map(_stored_id, ids))
+~ return list(dict.fromkeys(map(stored_id, ids))) ==> return list(map(stored_id, ids))
 = contract/test_model.py::test_a_store_does_what_its_model_does_where_chance_seldom_leads
 rooms-outlive-last-seen-times: A room whose last-seen times are lost counts nobody of before.
 - if rooms then redis.call('UNLINK', rooms, moves) end

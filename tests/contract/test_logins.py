@@ -67,11 +67,14 @@ def test_the_identity_of_an_inner_layer_wins(
     assert presence.is_online(id, kind)
 
 
-def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
+def test_what_a_layer_identifies_is_an_id_and_a_kind_of_the_site(settings: Settings) -> None:
     def layer(state: State) -> None:
         names("ann", "guest")(state)
         with pytest.raises(QueryError, match=r"unknown kind .robot.: .* user, guest"):
             names("ann", "robot")(state)
+        for wrong in ({"sub": "bob"}, Mock(id=42), True):
+            with pytest.raises(QueryError, match=r"an id is .*; of a user, pass the id"):
+                names(wrong)(state)
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
