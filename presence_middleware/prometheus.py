@@ -4,7 +4,7 @@ The counts and peaks are of the whole site. The other metrics are of the process
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, get_args
 
@@ -19,7 +19,7 @@ with importing("prometheus"):
     import prometheus_client
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
     from prometheus_client.metrics_core import Metric
-    from prometheus_client.registry import REGISTRY, Collector
+    from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 READ_EVERY = 1.0  # seconds
 Values = Mapping[Any, float | None] | float | None
@@ -120,7 +120,9 @@ def _metric(
 gauge, counter = partial(_metric, GaugeMetricFamily), partial(_metric, CounterMetricFamily)
 
 
-def make_asgi_app(registry: Any = REGISTRY) -> Any:
+def make_asgi_app(
+    registry: CollectorRegistry = REGISTRY,
+) -> Callable[[Any, Any, Any], Awaitable[None]]:
     """Return the ASGI app of `prometheus_client` for `registry`, which runs in a thread.
 
     So the event loop does not wait for Redis. The collector must be registered in `registry`.

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -49,7 +49,7 @@ class Informed(Protocol):
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
 
 
-Window = float | str | object
+Window = float | str | timedelta | None
 
 
 # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,

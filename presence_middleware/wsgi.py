@@ -4,7 +4,7 @@ If the site's settings depend on the status of the response, start_response is w
 passes all arguments on and returns the result of the server's start_response.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -59,7 +59,7 @@ class PresenceMiddleware:
         board = Board(self.recorder.backend) if settings.board_path else None
         self._responders: list[Pulse | Board] = [each for each in (pulse, board) if each]
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         outer: Visit | None = environ.get(VISIT)
         if outer is not None:
             if outer.recorder is self.recorder and not outer.is_over:

@@ -34,7 +34,7 @@ def render(presence: Presence) -> Iterator[Render]:
     engine = Engine(libraries=LIBRARIES)
     environ = plain_environ()
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=presence.backend.settings)
-    body = app(environ, lambda *_: list[bytes]().append)
+    body: Any = app(environ, lambda *_: list[bytes]().append)
 
     def rendered(text: str, **values: object) -> str:
         request = WSGIRequest(environ)

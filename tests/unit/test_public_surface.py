@@ -4,8 +4,11 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+from collections.abc import Iterable
+from datetime import timedelta
 from inspect import getattr_static
 from typing import Any, assert_type, get_type_hints
+from uuid import UUID
 
 import presence_middleware
 from presence_middleware import AsyncPresence, Presence, Sighting, asgi, errors, wsgi
@@ -55,8 +58,15 @@ def test_presence_and_async_presence_are_twins() -> None:
     assert list(inspect.signature(Presence.count).parameters) == ["self", "kind", "window", "room"]
 
 
-async def check_types(plain: Presence, awaited: AsyncPresence, shown: TemplatePresence) -> None:
+async def check_types(
+    plain: Presence, awaited: AsyncPresence, shown: TemplatePresence, visit: Visit, app: Any
+) -> None:
     """Only mypy runs this."""
+    assert_type(wsgi.PresenceMiddleware(app)({}, app), Iterable[bytes])
+    visit.identify(UUID(int=7))
+    visit.identify({"sub": "ann"})  # type: ignore[arg-type]
+    plain.count(window=timedelta(minutes=5))
+    plain.count(window=[300])  # type: ignore[arg-type]
     assert_type(plain.count("user", window=60), int)
     assert_type(shown.count(), int | None)
     assert_type(await awaited.count(), int)
