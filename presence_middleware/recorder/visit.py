@@ -214,14 +214,6 @@ class Visit(StateRequest):
         with self.asking:
             return self.recorder.read(plan)
 
-    def flush(self) -> None:
-        """Record this visit with its current identity, and write all sightings of this process.
-
-        This waits for Redis, but not in an outage.
-        """
-        self.note()
-        self.recorder.write_for_reader()
-
     def note(self) -> None:
         """Record the current identity, once for each identity that this visit has.
 

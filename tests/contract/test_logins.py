@@ -92,7 +92,7 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server)
     assert early.stats().pending == 1
     own.start()
     late = opened(Recorder(settings), view)
-    late.flush()
+    late.recorder.flush()
     wait_until(early.flush)
     assert visit.identity == late.identity is not None
     assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
@@ -176,7 +176,7 @@ def of_header(request: WsgiRequest) -> str | None:
 
 
 def look(state: State) -> None:
-    state["presence_middleware.visit"].flush()
+    state["presence_middleware.visit"].recorder.flush()
 
 
 def say_so(state: State) -> None:

@@ -338,7 +338,7 @@ def test_a_password_leaves_no_trace(
         def look(state: State) -> None:
             inside(state)
             visits.append(state["presence_middleware.visit"])
-            visits[0].flush()
+            visits[0].recorder.flush()
 
         headers = {name: value.decode() for name, value in asked.headers}
         over_wsgi(settings, Call(headers, path, statuses=(status,), before=look, after=inside))

@@ -116,7 +116,8 @@ def test_a_slow_first_connection_does_not_widen_the_clock() -> None:
 def test_in_an_outage_no_reader_waits_for_the_write(recording: Recording) -> None:
     recorder = recording(redis_url="redis://localhost:1", **BY_HEADER)
     recorder.health.failed("")
-    WsgiVisit(recorder, {**BOB}).flush()
+    WsgiVisit(recorder, {**BOB}).note()
+    recorder.write_for_reader()
     assert recorder.stats().recorded == 1
     assert recorder.health.failing[""].count == 1, "it has not tried"
 

@@ -226,7 +226,7 @@ def test_a_passive_request_is_not_recorded(request_: Request, send: Ask, polled:
         visit = state["presence_middleware.visit"]
         assert visit.identity == Identity("user", "ann")
         visit.identify("bob")
-        visit.flush()
+        visit.note()
         visit.identify("eve", kind="guest")
         assert visit.identity == Identity("guest", "eve")
 
