@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from importlib.util import find_spec
 from secrets import token_urlsafe
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import logs, parsers
 from .connections.url import DEFAULT_URL, RedisURL, hide_credentials, parse_url
@@ -23,6 +23,17 @@ PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
 LAG_SECONDS = 3.0
 MOST_BY_MINUTE = 366 * parsers.DAY  # a server cannot count more minutes before its timeout
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+
+    class Setting(Generic[T]):
+        """A setting, which is given as text or as its value."""
+
+        def __get__(self, settings: object, owner: object) -> T: ...
+        def __set__(self, settings: object, value: T | str) -> None: ...
+else:
+    Setting = T | str
 
 
 def _setting(parse: Callable[[object], Any], default: str = "", *, secret: bool = False) -> Any:
@@ -50,70 +61,72 @@ class Settings:
     Raises `SettingsError` with all invalid settings.
     """
 
-    redis_url: RedisURL = _setting(parse_url, DEFAULT_URL)
+    redis_url: Setting[RedisURL] = _setting(parse_url, DEFAULT_URL)
     """URL of Redis or Valkey."""
-    identity: tuple[Rule, ...] = _setting(parse_chain, "user=auth, guest=visitor")
+    identity: Setting[tuple[Rule, ...]] = _setting(parse_chain, "user=auth, guest=visitor")
     """How visitors are identified: `kind=source`, …"""
-    session_secret: tuple[str, ...] = _setting(parsers.session_secret, secret=True)
+    session_secret: Setting[tuple[str, ...]] = _setting(parsers.session_secret, secret=True)
     """Secret of the framework's sessions or tokens, or public key of tokens; several of at least
     16 characters may be separated by commas.
     """
-    window: float = _setting(parsers.duration, "10m")
+    window: Setting[float] = _setting(parsers.duration, "10m")
     """How long a user is online after their last request."""
-    trusted_proxies: Proxies = _setting(parse_proxies)
+    trusted_proxies: Setting[Proxies] = _setting(parse_proxies)
     """Proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`."""
-    enabled: bool = _setting(parsers.switch, "1")
+    enabled: Setting[bool] = _setting(parsers.switch, "1")
     """`0` records no visits; readers still answer."""
-    prefix: str = _setting(parsers.prefix, "presence")
+    prefix: Setting[str] = _setting(parsers.prefix, "presence")
     """Prefix of every key; sites that share a Redis need one each."""
-    store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
+    store: Setting[tuple[tuple[str, str], ...]] = _setting(_stores, "sorted-set")
     """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
     guest=hyperloglog`.
     """
-    retention: float = _setting(parsers.duration, "30d")
+    retention: Setting[float] = _setting(parsers.duration, "30d")
     """How long after that the last-seen time is kept (not of guests)."""
-    secret: str = _setting(parsers.secret, secret=True)
+    secret: Setting[str] = _setting(parsers.secret, secret=True)
     """Key for hashing ids, at least 16 characters."""
-    bots: str = _setting(parse_mode, "count")
+    bots: Setting[str] = _setting(parse_mode, "count")
     """`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests."""
-    exclude: tuple[str, ...] = _setting(parsers.exclude, ", ".join(parsers.DEFAULT_EXCLUDE))
+    exclude: Setting[tuple[str, ...]] = _setting(
+        parsers.exclude, ", ".join(parsers.DEFAULT_EXCLUDE)
+    )
     """Paths that are not visits, such as those a page polls; `*` matches anything, `+/poll`
     adds to the default, `*, !/app/*` excludes all but `/app/*`, `none` excludes no path.
     """
-    logout: tuple[str, ...] = _setting(parsers.paths)
+    logout: Setting[tuple[str, ...]] = _setting(parsers.paths)
     """Paths that log out, such as `/logout, /accounts/logout`: their user is offline once they
     answer with a status below 400; `*` matches anything.
     """
-    ip_prefix: Bits = _setting(parse_prefix, "/32, /128")
+    ip_prefix: Setting[Bits] = _setting(parse_prefix, "/32, /128")
     """Bits of an IPv4, IPv6 address that are used: `/24, /56`."""
-    flush_interval: float = _setting(parsers.duration, "1s")
+    flush_interval: Setting[float] = _setting(parsers.duration, "1s")
     """How often a busy process writes; at most a third of the window."""
-    max_pending: int = _setting(parsers.whole, "100000")
+    max_pending: Setting[int] = _setting(parsers.whole, "100000")
     """How many identities a process holds until it writes them, such as while Redis is down."""
-    max_members: int = _setting(parsers.whole, "1000000")
+    max_members: Setting[int] = _setting(parsers.whole, "1000000")
     """How many ids of a kind Redis holds; more are refused."""
-    shards: int = _setting(parsers.shards, "1")
+    shards: Setting[int] = _setting(parsers.shards, "1")
     """How many keys each kind is spread over, on a Cluster or for millions."""
-    history: float = _setting(parsers.duration, "7d")
+    history: Setting[float] = _setting(parsers.duration, "7d")
     """How long the number online in each minute is kept."""
-    rooms: tuple[str, ...] = _setting(parsers.rooms)
+    rooms: Setting[tuple[str, ...]] = _setting(parsers.rooms)
     """Paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of
     the room's name, `*` at the end is anything below; `named` for only those that the site
     names with `enter`; empty for no rooms.
     """
-    pulse_path: str = _setting(parsers.path)
+    pulse_path: Setting[str] = _setting(parsers.path)
     """Path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader
     online; empty for no pulse.
     """
-    events: tuple[str, ...] = _setting(parsers.names)
+    events: Setting[tuple[str, ...]] = _setting(parsers.names)
     """Kinds that announce who comes online and who goes offline, such as `user`, for
     `presence.events()`; empty for none.
     """
-    board_path: str = _setting(parsers.path)
+    board_path: Setting[str] = _setting(parsers.path)
     """Path of the board, such as `/presence`; empty for no board."""
-    board_token: str = _setting(parsers.board_token, secret=True)
+    board_token: Setting[str] = _setting(parsers.board_token, secret=True)
     """Token that the board requires before it lists people, at least 16 characters."""
-    app: str = _setting(parsers.application)
+    app: Setting[str] = _setting(parsers.application)
     """`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`,
     `.asgi_app:…`.
     """

@@ -11,7 +11,7 @@ from typing import Any, assert_type, get_type_hints
 from uuid import UUID
 
 import presence_middleware
-from presence_middleware import AsyncPresence, Presence, Sighting, asgi, errors, wsgi
+from presence_middleware import AsyncPresence, Presence, Settings, Sighting, asgi, errors, wsgi
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder, Stats, Visit
 
@@ -67,6 +67,8 @@ async def check_types(
     visit.identify({"sub": "ann"})  # type: ignore[arg-type]
     plain.count(window=timedelta(minutes=5))
     plain.count(window=[300])  # type: ignore[arg-type]
+    assert_type(Settings(window="5m", identity="user=auth").window, float)
+    Settings(window=[300])  # type: ignore[arg-type]
     assert_type(plain.count("user", window=60), int)
     assert_type(shown.count(), int | None)
     assert_type(await awaited.count(), int)
