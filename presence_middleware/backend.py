@@ -13,6 +13,7 @@ from .connections import Clock, async_driver, driver
 from .connections.drivers import AsyncDriver, Driver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
+from .errors import SettingsError
 from .events import RELEASE_SECONDS, Feed, Streams
 from .queries import Informed, Queries
 from .rooms import Rooms
@@ -145,9 +146,12 @@ def backend_for(
 
     Within a process, equal settings share a backend. It is new with a `client`, which is used
     instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the time of the server.
-    Raises `SettingsError` if the environment has invalid settings.
+    Raises `SettingsError` if the environment has invalid settings, or the clock returns no number.
     """
     settings = settings_or_env(settings)
     if client is None and clock is None:
         return shared_backend(settings)
+    # Here, because it is read in each request.
+    if clock is not None and not (callable(clock) and isinstance(clock(), (int, float))):
+        raise SettingsError("clock must be a function that returns seconds, such as time.time")
     return Backend(settings, client=client, clock=clock)

@@ -120,8 +120,8 @@ def matching(pattern: str, form: str) -> Callable[[object], str]:
     match = re.compile(pattern, re.ASCII | re.DOTALL).fullmatch
 
     def parse(value: object) -> str:
-        # The `str` of bytes is another text, with which the secret of no other process agrees.
-        found = None if isinstance(value, bytes) else match(str(value).strip())
+        # The `str` of these is another text, with which the secret of no other process agrees.
+        found = None if value is None or isinstance(value, bytes) else match(str(value).strip())
         if not found:
             raise ValueError(form.format(token_urlsafe(32)))
         return found[1] or ""

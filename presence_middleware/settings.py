@@ -151,6 +151,8 @@ class Settings:
         `overrides`. An unknown `PRESENCE_*` variable is only logged.
         """
         environ = os.environ if environ is None else environ
+        if not isinstance(environ, Mapping):
+            raise SettingsError("pass settings by their names: Settings.from_env(redis_url=…)")
         ini = ini or {}
         known = {setting.name: variable(setting.name) for setting in fields(cls)}
         for name in environ:

@@ -128,7 +128,7 @@ class Recorder:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Settings | None = None,
         *,
         client: Any = None,
         clock: Clock | None = None,
@@ -136,18 +136,18 @@ class Recorder:
     ) -> None:
         """Create a recorder. It connects and starts its thread with the first visit.
 
-        `client` is a synchronous `redis.Redis`, or a `redis.RedisCluster` for a Cluster URL; by
-        default, the recorder connects to `PRESENCE_REDIS_URL`. `clock` is a function that returns
-        seconds since the epoch, and replaces the server's time. With `background=False` nothing
-        is written until `flush` or `run_once` is called.
+        `settings` are by default those of the environment. `client` is a synchronous `redis.Redis`,
+        or a `redis.RedisCluster` for a Cluster URL, to use instead of `PRESENCE_REDIS_URL`. `clock`
+        is a function that returns seconds since the epoch, and replaces the server's time. With
+        `background=False` nothing is written until `flush` or `run_once` is called.
 
-        Raises `SettingsError` if the client does not fit the settings, or if a function that
+        Raises `SettingsError` if the client or the clock cannot be used, or if a function that
         `PRESENCE_IDENTITY` names cannot be imported.
         """
-        self.settings = settings
         self.background = background
         """False if only `flush` and `run_once` write, and no thread."""
         self.backend: Backend = backend_for(settings, client, clock)
+        self.settings = settings = self.backend.settings
         self.health: RedisHealth = self.backend.health
         """Whether Redis is well."""
         self.stamp = self.backend.clock.stamp

@@ -1974,7 +1974,9 @@ first-problem-only: All invalid settings are reported together.
 longest-interval-is-too-long: The longest interval that an error names is accepted.
 ~ settings.window * 1000 // 3 / 1000 ==> settings.window / 3
 secret-of-bytes-is-another: A secret in bytes is refused, for its text would be another.
-~ None if isinstance(value, bytes) else match(str(value).strip()) ==> match(str(value).strip())
+~ value is None or isinstance(value, bytes) ==> value is None
+none-is-a-prefix: A prefix of None is refused: a site would share its keys with others of that name.
+~ value is None or isinstance(value, bytes) ==> isinstance(value, bytes)
 public-key-among-secrets: None of several session secrets is a public key that anybody may know.
 ~ if any(map(_NO_SECRET, texts)): ==> if any(map(_NO_SECRET, texts[:1])):
 = unit/test_settings.py security/test_canary.py
@@ -2004,6 +2006,10 @@ url-is-taken-for-a-client: A URL in place of a client is refused with the remedy
 ~ if not hasattr(client, "execute_command"): ==> if False:
 url-is-taken-for-settings: A URL in place of settings is refused with the remedy.
 ~ if not isinstance(settings, Settings): ==> if False:
+text-is-taken-for-an-environment: A URL in place of an environment is refused with the remedy.
+~ if not isinstance(environ, Mapping): ==> if False:
+time-is-taken-for-a-clock: A clock that cannot be read is refused when the app is wrapped.
+~ if clock is not None and not ( ==> if False and not (
 user-object-is-its-text: A user object in place of an id is refused.
 ~ (str(id) if is_number else as_id(id)) or "" ==> str(id)
 derived-id-is-refused: An id is of a usual type, of one that inherits from it, or a proxy of one.

@@ -208,6 +208,7 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str) -> None:
     ("name", "values"),
     [
         ("trusted_proxies", [True, None]),
+        ("prefix", [None]),
         ("session_secret", [None, [SECRET, None], [""], (SECRET, ""), 5]),
         ("session_secret", [b"\xec" * 16, ["\udcff" * 16], (SECRET, "ssh-rsa AAAA")]),
         ("session_secret", [[" "], (SECRET, "\nMFkwEwYHKoZIzj0CAQYI")]),

@@ -22,6 +22,7 @@ from presence_middleware import (
     AsyncPresence,
     Presence,
     QueryError,
+    Recorder,
     Settings,
     SettingsError,
     Sighting,
@@ -120,13 +121,19 @@ def test_ids_of_types_that_a_site_derives_are_ids(prefix: str, mode: str) -> Non
 def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
     url: Any = "redis://:canary@localhost:6379"
     makers: list[Callable[..., object]] = [
-        *(Presence, AsyncPresence, recorder_for),
+        *(Presence, AsyncPresence, Recorder, recorder_for),
         partial(wsgi.PresenceMiddleware, lambda *_: []),
     ]
+    with pytest.raises(SettingsError, match="pass settings by their names: Settings"):
+        Settings.from_env(url)
     for make in makers:
         with pytest.raises(SettingsError, match="settings is a str: pass Settings") as refused:
             make(settings=url)
         assert "canary" not in str(refused.value)
+        for clock in (17.0, datetime.now):
+            with pytest.raises(SettingsError, match="clock must be a function that returns sec"):
+                make(settings=settings_of("any"), clock=clock)
+        make()  # with the settings of the environment
     for reader in (Presence, AsyncPresence):
         with pytest.raises(SettingsError, match=r"client is a str: pass a redis\.Redis"):
             reader(settings_of("any"), client=url)
