@@ -186,23 +186,9 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
             return await self.backend.async_driver.run(plan)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
-        """Take `id` offline at once, or in an outage as soon as Redis answers again.
-
-        `kind` is by default the first kind of the site. An `id` of None does nothing.
-
-        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
-        store cannot do it.
-        """
         await self._depart(id, kind, Act.LEFT)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
-        """Erase `id` at once, or in an outage as soon as Redis answers again.
-
-        `kind` is by default the first kind of the site. An `id` of None does nothing.
-
-        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
-        store cannot do it.
-        """
         await self._depart(id, kind, Act.ERASED)
 
     async def _depart(self, id: Id | None, kind: str | None, act: Act) -> None:

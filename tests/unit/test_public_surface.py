@@ -17,6 +17,7 @@ from presence_middleware.recorder import Recorder, Stats, Visit
 
 HANDED_OUT: list[type] = [
     *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit, TemplatePresence),
+    *(wsgi.WsgiVisit, asgi.AsgiVisit),
     *(value for value in vars(presence_middleware).values() if inspect.isclass(value)),
 ]
 MODULES = [
