@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from .connections.drivers import at_once
 from .connections.loops import outside_loop
-from .errors import PresenceError, importing
+from .errors import PresenceError, SettingsError, importing
 from .people import Reason
 from .presence import Presence
 from .recorder import Recorder, recorder_for
@@ -36,8 +36,12 @@ class PresenceCollector(Collector):
         """Create a collector for `recorder`, by default that of the environment's settings.
 
         Pass `middleware.recorder` if the middleware has settings of its own. This opens no
-        connection. Raises `SettingsError` for invalid settings.
+        connection. Raises `SettingsError` for invalid settings and for what is no recorder.
         """
+        if not isinstance(recorder, Recorder | None):
+            raise SettingsError(
+                f"recorder is a {type(recorder).__name__}: pass middleware.recorder"
+            )
         self._recorder = recorder_for() if recorder is None else recorder
         self._presence = Presence(backend=self._recorder.backend)
         self._site: Mapping[str, Values] | None = None

@@ -2010,6 +2010,8 @@ text-is-taken-for-an-environment: A URL in place of an environment is refused wi
 ~ if not isinstance(environ, Mapping): ==> if False:
 time-is-taken-for-a-clock: A clock that cannot be read is refused when the app is wrapped.
 ~ if clock is not None and not ( ==> if False and not (
+wrapper-is-taken-for-its-recorder: A wrapper in place of its recorder is refused with the remedy.
+~ if not isinstance(recorder, Recorder | None): ==> if False:
 user-object-is-its-text: A user object in place of an id is refused.
 ~ (str(id) if is_number else as_id(id)) or "" ==> str(id)
 derived-id-is-refused: An id is of a usual type, of one that inherits from it, or a proxy of one.

@@ -33,6 +33,7 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.errors import PresenceError, PresenceUnavailable
+from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import Server
@@ -133,7 +134,9 @@ def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
         for clock in (17.0, datetime.now):
             with pytest.raises(SettingsError, match="clock must be a function that returns sec"):
                 make(settings=settings_of("any"), clock=clock)
-        make()  # with the settings of the environment
+        made: Any = make()  # with the settings of the environment
+    with pytest.raises(SettingsError, match=r"is a PresenceMiddleware: pass middleware\.recorder"):
+        PresenceCollector(made)
     for reader in (Presence, AsyncPresence):
         with pytest.raises(SettingsError, match=r"client is a str: pass a redis\.Redis"):
             reader(settings_of("any"), client=url)
