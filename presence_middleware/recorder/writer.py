@@ -225,7 +225,8 @@ def _timed(
         id = person.id
         for departure in due:
             if departure.moment is None:  # sent twice, it must not count later
-                departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
+                least = max(departure.least, person.erased.least_time(departure.at))
+                departure.moment = max(high + int(departure.at * 1e6 + 0.5), least)
             known = None
             # For a window, the server knows who was erased.
             if seen is None and departure.at - window < person.seen <= departure.at:

@@ -263,8 +263,9 @@ departed-id-comes-back: Whoever left stays offline, whatever other workers still
 ~ return at_least(left_at[id], since) ==> return false
 logout-by-a-clock-that-was-set-right-is-lost:
   Whoever leaves, returns and leaves again is offline, also if the clock turns out to be behind.
-- max(high + int(departure.at * 1e6 + 0.5), departure.least)
-+ high + int(departure.at * 1e6 + 0.5)
+~ least = max(departure.least, person.erased.least_time(departure.at)) ==> least = 0
+logout-after-an-erasure-is-lost: The same of an erasure, a visit and a logout that waited together.
+~ least = max(departure.least, person.erased.least_time(departure.at)) ==> least = departure.least
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
 ~ (kind, each.id or resolve(id)) == who: ==> (kind, each.id) == who:
 guest-whom-a-reader-names-twice-is-another: The same, if they leave and return a second time.

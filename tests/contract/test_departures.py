@@ -349,6 +349,12 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
             assert recorder.flush()
             assert presence.is_online(shown.id, "guest")
     assert clock.bounds[1] - clock.bounds[0] > SECOND
+    recorder.backend.driver.run(clock.synchronise(0.0))
+    now = recorder.stamp()
+    for number, act in enumerate((ERASED, SEEN, LEFT)):  # by a clock that is certain
+        recorder.record(ann, now + number / 1000, act=act)
+    assert recorder.flush()
+    assert not presence.is_online("ann")
     recorder.close()
 
 
