@@ -31,7 +31,7 @@ finish(function(act, id, moment, latest)
   local erasure, last_seen = redis.call('ZSCORE', left, erased(id))
   local known = later(erasure, act ~= ERASED and redis.call('ZSCORE', left, id))
   -- Not again, nor for a sighting that was refused: others may have seen the id since.
-  for n = FIRST_SET, not at_least(known, moment) and #KEYS or 0 do
+  for n = FIRST_SET, (is_ahead(known) or not at_least(known, moment)) and #KEYS or 0 do
     local minute = (first_minute + n - FIRST_SET) * 60
     if minute <= latest + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end

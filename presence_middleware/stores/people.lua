@@ -31,8 +31,7 @@ local MOST_REMOVED = 1000 -- from each key, because a command must stay short
 local FIRST, FIRST_DEPARTURE, FIRST_MOVE = 2, 2 + 2 * sightings, 2 + 2 * sightings + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
-local time = redis.call('TIME')
-local clock = string.format('%.6f', time[1] + time[2] / 1000000) -- of this server
+local clock = string.format('%d.%06d', unpack(redis.call('TIME'))) -- of this server
 local ids, left_at, is_dropped, departed, may_be_erased = {}, {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
@@ -42,6 +41,9 @@ local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reac
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
 local function later(one, other) return at_least(other, one or other) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
+-- What lies ahead was written before the clock was set back.
+local function is_ahead(score) return is_server_time == '1' and at_least(score, clock) end
+local function is_over(score, latest) return at_least(latest, score or 0) or is_ahead(score) end
 local function has_left(id, since)
   return at_least(left_at[id], since)
     or may_be_erased and at_least(redis.call('ZSCORE', left, erased(id)), since)
@@ -81,8 +83,7 @@ local function accept(room, known, goodbye_at)
       reply[2] = reply[2] + 1
     elseif not at_least(goodbye_at[id], later(time, arrival)) then
       if is_new then room = room - 1 end
-      is_dropped[n], accepted[#accepted + 1] = nil, id
-      words[#words + 1], words[#words + 2] = time, id
+      is_dropped[n], accepted[#accepted + 1], words[#words + 1], words[#words + 2] = nil, id, time, id
     end
   end
   return accepted, words
@@ -102,15 +103,15 @@ local function finish(take_out)
   for _, departure in ipairs(departed) do
     local act, id, latest, last_known, arrival = unpack(departure)
     -- A moment in the future would refuse whoever comes back.
-    local moment = is_server_time == '1' and at_least(latest, clock) and clock or latest
+    local moment = is_ahead(latest) and clock or latest
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
     else
       if act ~= GOODBYE and at_least(now - window, moment) then redis.call('ZADD', left, now, '  ') end
       local last_seen, is_known = take_out(act, id, moment, latest)
       if act == ERASED then -- what followed it may have been written before
-        if at_least(latest, redis.call('ZSCORE', gone, id) or 0) then redis.call('ZREM', gone, id) end
-        if at_least(latest, redis.call('ZSCORE', left, id) or 0) then redis.call('ZREM', left, id) end
+        if is_over(redis.call('ZSCORE', gone, id), latest) then redis.call('ZREM', gone, id) end
+        if is_over(redis.call('ZSCORE', left, id), latest) then redis.call('ZREM', left, id) end
         -- If old members are dropped, the space goes after the erasures that it stands for.
         redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
       elseif act == LEFT then

@@ -279,7 +279,7 @@ second-logout-forgets-the-return: The same of two logouts in a row.
 older-departure-wins: Whoever came back before a logout was written stays online.
 - if not at_least(latest, last_seen or 0) then last_seen = false end
 clock-ahead-of-the-server: A moment ahead of the server is lowered to its clock.
-~ is_server_time == '1' and at_least(latest, clock) ==> false
+~ is_ahead(latest) and clock or latest ==> latest
 second-logout-counts-before-the-return: Whoever leaves, returns and leaves again at once is offline.
 ~ if not at_least(latest, last_seen or 0) then ==> if not at_least(moment, last_seen or 0) then
 lost-data-is-not-noticed: What a server lost is written again.
@@ -309,6 +309,10 @@ erasure-takes-a-visit-with-it: Whoever is erased, returns and logs out has a las
 ~ self.erased = known ==> act = max(act, known.act)
 goodbye-is-sent-after-the-logout: Whoever closes a page and logs out was seen until then.
 ~ sorted(due, key=attrgetter("at")) ==> due
+erasure-leaves-what-is-ahead: An erasure holds also after the server's clock was set back.
+~ at_least(latest, score or 0) or is_ahead(score) ==> at_least(latest, score or 0)
+departure-after-one-ahead-is-lost: The same in minute sets, of whoever is touched after it.
+~ (is_ahead(known) or not at_least(known, moment)) ==> not at_least(known, moment)
 leave-of-a-stranger-is-not-repeated: Whom a process never saw stays offline after its leave().
 ~ if person.shard in (shard, None): ==> if person.shard is shard:
 child-takes-the-people-of-its-parent: A child waits for no lock that its parent held at the fork.
@@ -408,11 +412,11 @@ lifespan-ends-without-writing: At the shutdown of an ASGI server, everything is 
 
 = contract/test_model.py
 repeated-logout-takes-a-return: In minute sets, a departure that is sent twice undoes no return.
-~ not at_least(known, moment) and #KEYS or 0 ==> #KEYS
+~ (is_ahead(known) or not at_least(known, moment)) and #KEYS or 0 ==> #KEYS
 late-erasure-undoes-a-logout: An erasure that is written late undoes no logout after it.
-~ if at_least(latest, redis.call('ZSCORE', left, id) or 0) then ==> if true then
+~ if is_over(redis.call('ZSCORE', left, id), latest) then ==> if true then
 late-erasure-undoes-a-visit: An erasure that is written late erases no visit after it.
-~ if at_least(latest, redis.call('ZSCORE', gone, id) or 0) then ==> if true then
+~ if is_over(redis.call('ZSCORE', gone, id), latest) then ==> if true then
 active-leaves-out-who-left: Active users are also those who logged out since.
 ~ sets = self.key.seen, self.key.gone ==> sets = (self.key.seen,)
 erased-id-comes-back: An erased id stays away, whatever other workers still hold.

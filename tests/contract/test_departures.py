@@ -277,6 +277,25 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_an_erasure_holds_after_the_clock_of_the_server_was_set_back(
+    valkey: Server, prefix: str, store: str
+) -> None:
+    presence, client = Presence(settings(valkey.url, prefix, store=store)), valkey.client
+    for departs in (presence.leave, presence.forget):
+        presence.touch("ann")
+        departs("ann")
+        for key in (f"{prefix}:user:gone", f"{prefix}:user:left"):
+            for member in client.zrange(key, 0, -1):
+                client.zincrby(key, 60, member)
+        if departs == presence.forget:
+            presence.touch("ann")
+            assert presence.is_online("ann")
+        presence.forget("ann")
+        assert not presence.is_online("ann")
+        assert presence.last_seen("ann") is client.zscore(f"{prefix}:user:left", "ann") is None
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
     valkey: Server, prefix: str, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
