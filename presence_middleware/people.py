@@ -132,7 +132,7 @@ class Person:
         is_waiting = self.seen > self.sent
         if goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
             due.append(goodbye)
-        return sorted(due, key=attrgetter("at"))
+        return sorted(due, key=attrgetter("at")) if len(due) > 1 else due
 
     def refused(self, seen: float, arrival: float) -> None:
         """Note that the server refused a sighting: the person had left after that arrival."""
