@@ -51,6 +51,8 @@ hours-of-a-night-are-one: The hour that comes twice in autumn is in the table of
 page-of-a-proxy-is-no-json: The board says that the site does not answer, not what a parser says.
 - error instanceof Problem && error.message || "the site does not answer";
 + error instanceof TypeError ? "the site does not answer" : error.message;
+error-of-a-gateway-is-an-object: Nor does it show "[object Object]".
+~ typeof said === "string" ? said : "" ==> said
 error-of-a-gateway-shows-nothing: Nor is the board silent about JSON that is not its own.
 ~ error instanceof Problem && error.message || ==> error instanceof Problem ? error.message :
 board-waits-for-ever: A board whose site hangs does not go on saying that it is live.

@@ -87,7 +87,7 @@ def test_the_page_says_that_the_site_does_not_answer(open_board: Opened, how: st
         if how == "proxy-answers":
             route.fulfill(status=502, content_type="text/html", body="<h1>502 Bad Gateway</h1>")
         elif how == "gateway-answers":
-            route.fulfill(status=429, json={"message": "API rate limit exceeded"})
+            route.fulfill(status=429, json={"error": {"message": "API rate limit exceeded"}})
 
     board.route("**/counts", answer)
     expect(state).to_have_text("the site does not answer", timeout=30000)

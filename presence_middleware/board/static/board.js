@@ -16,7 +16,9 @@ const answers = new Map();  // by path: the last answer, and its ETag
 let token = "";           // of this page, until it is closed
 let lag = 0;              // from this clock to the server's, in milliseconds
 
-class Problem extends Error {}          // what the board says
+class Problem extends Error {           // what the board says; nothing in an answer of others
+  constructor(said) { super(typeof said === "string" ? said : ""); }
+}
 class Refused extends Problem {}
 
 const reason = (error) => error instanceof Problem && error.message || "the site does not answer";
@@ -342,10 +344,10 @@ async function refresh() {
     showCounts(counts);
     await showNames().catch(refused);
     if (Math.abs(Date.now() - sampled) > SAMPLED) {  // the clock may be set back
-      // Not each change: a screen reader would never be silent on a busy site.
-      setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
       await showChart();
       sampled = Date.now();
+      // Not each change: a screen reader would never be silent on a busy site.
+      setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
     }
     state("live", "live");
   } catch (error) {
