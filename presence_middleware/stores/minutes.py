@@ -75,6 +75,13 @@ class MinuteSets(ScriptedStore):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
                 parts.append(Part((), (), departing, [*others, *sets]))
+        if write and departures:
+            # The server lowers a departure to its clock, so what the departure ends is lowered too.
+            now, ends = write.moment, {id: moment for _, id, moment, _ in departures}
+            seen = [
+                (id, at, min(came, now) if came <= ends.get(id, 0) else came, move)
+                for id, at, came, move in seen
+            ]
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.

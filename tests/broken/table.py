@@ -266,6 +266,8 @@ departed-id-comes-back: Whoever left stays offline, whatever other workers still
 logout-by-a-clock-that-was-set-right-is-lost:
   Whoever leaves, returns and leaves again is offline, also if the clock turns out to be behind.
 ~ least = max(departure.least, person.erased.least_time(departure.at)) ==> least = 0
+logout-with-an-erasure-is-lost: The same in minute sets, where a departure is written first.
+~ if write and departures: ==> if False:
 logout-after-an-erasure-is-lost: The same of an erasure, a visit and a logout that waited together.
 ~ least = max(departure.least, person.erased.least_time(departure.at)) ==> least = departure.least
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.

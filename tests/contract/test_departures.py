@@ -314,6 +314,10 @@ def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
         recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
         assert recorder.flush()
         assert not presence.is_online("ann")
+    for number, each in enumerate((Act.ERASED, Act.SEEN, Act.LEFT)):
+        recorder.record(("user", "ann"), now + 0.026 + number / 1000, act=each)
+    assert recorder.flush()
+    assert not presence.is_online("ann")
     assert clock.bounds[1] - clock.bounds[0] > SECOND / 2
     recorder.record(("user", "ann"), now + 0.03)
     assert recorder.flush()
