@@ -41,8 +41,7 @@ local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reac
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
 local function later(one, other) return at_least(other, one or other) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
--- What lies ahead was written before the clock was set back.
-local function is_ahead(score) return is_server_time == '1' and at_least(score, clock) end
+local function is_ahead(score) return is_server_time == '1' and at_least(score, clock) end -- if set back
 local function is_over(score, latest) return at_least(latest, score or 0) or is_ahead(score) end
 local function has_left(id, since)
   return at_least(left_at[id], since)
@@ -83,7 +82,8 @@ local function accept(room, known, goodbye_at)
       reply[2] = reply[2] + 1
     elseif not at_least(goodbye_at[id], later(time, arrival)) then
       if is_new then room = room - 1 end
-      is_dropped[n], accepted[#accepted + 1], words[#words + 1], words[#words + 2] = nil, id, time, id
+      is_dropped[n], accepted[#accepted + 1] = nil, id
+      words[#words + 1], words[#words + 2] = time, id
     end
   end
   return accepted, words

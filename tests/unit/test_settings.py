@@ -439,6 +439,7 @@ READ: list[tuple[str, list[Any], Any]] = [
     ("rooms", [" named "], ("named",)),
     # Paths with a plus are added to the default paths.
     ("exclude", ["+/poll, + /live/*, +/ping", ["+/poll", "+/live/*"]], ADDED),
+    ("exclude", ["!/ping, +/poll"], (*Settings().exclude, "!/ping", "/poll")),
     ("ip_prefix", [" /8 , /128 "], (8, 128)),
     ("ip_prefix", ["/0, /0"], (0, 0)),
     ("ip_prefix", ["/24, /56", "24, 56", "/24,/56"], (24, 56)),
