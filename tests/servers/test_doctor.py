@@ -150,6 +150,7 @@ EVICTS = "; when memory is short, the server evicts keys: set maxmemory-policy n
         (doctor.clock, 3600, "WRONG", "set this host's clock"),
         (doctor.clock, -9, "WRONG", "set this host's clock"),
         (doctor.memory, memory_of("", 0.1), "ok", "memory: 100 MB of 1 GB"),
+        (doctor.memory, memory_of("", 0, 0), "ok", "memory: 0 B, no limit"),
         (doctor.memory, memory_of("", 0.95), "WRONG", "of 1 GB: nearly full; raise maxmemory"),
         (doctor.eviction, memory_of("noeviction", 0.95), "ok", "eviction: noeviction"),
         (doctor.eviction, memory_of("volatile-lru", 0.1), "warn", f"volatile-lru{EVICTS}"),

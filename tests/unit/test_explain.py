@@ -176,7 +176,8 @@ def test_the_steps_are_those_of_the_search() -> None:
 
 
 def test_hints_are_those_of_the_log() -> None:
-    headers = "X-Forwarded-For: 1.2.3.4", f"Cookie: sessionid={VALUE}"
+    forwarded = "X-Forwarded-For: 9.9.9.9", "X-Forwarded-For: 1.2.3.4"
+    headers = *forwarded, f"Cookie: sessionid={VALUE}"
     proxied = sent(*headers, address="127.0.0.1")
     texts, steps = explained({"identity": "user=header:X-User, guest=ip:raw"}, proxied)
     assert steps["guest=ip:raw"] == "guest 127.0.0.1"
