@@ -20,7 +20,7 @@ from ..request import Request, token
 SIZE = 16
 MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
-MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
+MAX_SHOWN = 100  # characters of an invalid argument in an error
 
 Id = str | int | bytes | UUID
 """An id as the site's code passes it."""
@@ -250,12 +250,15 @@ def stored_id(id: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message, shortened, or its type if it cannot be shown."""
-    try:
-        shown = repr(value)
-    except Exception:
-        return f"a {type(value).__name__}"
-    return shown if len(shown) <= MAX_SHOWN_CHARACTERS else f"{shown[:MAX_SHOWN_CHARACTERS]}…"
+    """Return text or a number for an error message, shortened; of all else the type.
+
+    A user object, or the claims of a token, may hold what is in no log.
+    """
+    if isinstance(value, str | bytes | Number | None):
+        with suppress(ValueError):  # a number with too many digits
+            text = repr(value)
+            return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return f"a {type(value).__name__}"
 
 
 class Hasher:

@@ -381,6 +381,8 @@ hidden-kind-is-shown: The board shows the number of invisible people only with t
 ~ if path in NEED_TOKEN or _first(query, "kind") in self._hidden_kinds: ==> if path in NEED_TOKEN:
 
 = contract/test_logins.py
+claims-are-shown: What is no id is not shown in an error: it may be claims with an email.
+~ if isinstance(value, str | bytes | Number | None): ==> if True:
 claims-are-taken-for-an-id: A layer names a user by an id, not by claims or by a user object.
 ~ if isinstance(given, str) else stored_id(given) ==> if isinstance(given, str) else str(given)
 wrong-password-counts-on-a-busy-site: Nobody counts by a wrong password, however many came before.
