@@ -121,7 +121,7 @@ def matching(pattern: str, form: str) -> Callable[[object], str]:
 
     def parse(value: object) -> str:
         # The `str` of these is another text, with which the secret of no other process agrees.
-        found = None if value is None or isinstance(value, bytes) else match(str(value).strip())
+        found = None if isinstance(value, bytes | None) else match(str(value).strip())
         if not found:
             raise ValueError(form.format(token_urlsafe(32)))
         return found[1] or ""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity.ids import Id, Who, shown, stored_id
+from .identity.ids import Id, Who, quoted, stored_id
 from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .rooms import Rooms
@@ -82,7 +82,7 @@ class Arguments:
         try:
             seconds = duration(window)
         except ValueError as error:
-            raise QueryError(f"{argument} is {shown(window)}: pass {error}") from None
+            raise QueryError(f"{argument} is {quoted(window)}: pass {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
                 f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
@@ -112,10 +112,10 @@ class Arguments:
     def _room_number(self, room: str, **others: object) -> int:
         """Return the number of a room, with which no `others` are valid."""
         if not is_text(room):
-            raise QueryError(f"room is {shown(room)}: pass the name of a room, or a path in it")
+            raise QueryError(f"room is {quoted(room)}: pass the name of a room, or a path in it")
         for name, value in others.items():
             if value is not None:
-                raise QueryError(f"{name} is {shown(value)}: with room, pass no {name}")
+                raise QueryError(f"{name} is {quoted(value)}: with room, pass no {name}")
         if self.rooms is None:
             raise UnsupportedQuery(
                 "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
@@ -214,7 +214,7 @@ class Queries(Arguments):
         """
         if limit is not None:
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise QueryError(f"limit is {shown(limit)}: pass at least 1, or None for everyone")
+                raise QueryError(f"limit is {quoted(limit)}: pass at least 1, or None for everyone")
             limit = min(limit, sys.maxsize)
         if room is not None:
             number = self._room_number(room, window=window, before=before)
@@ -227,7 +227,7 @@ class Queries(Arguments):
             case Sighting(id, None | datetime(tzinfo=tzinfo())) if is_text(id):
                 pass
             case _:
-                raise QueryError(f"before is {shown(before)}: pass the last Sighting of a page")
+                raise QueryError(f"before is {quoted(before)}: pass the last Sighting of a page")
         return self._read(partial(store.online, window=seconds, limit=limit, before=before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> Plan[bool]:
@@ -305,7 +305,7 @@ class Queries(Arguments):
         """
         store, seconds = self._store_and_seconds(kind, window)
         if not is_text(key):
-            raise QueryError(f"key is {shown(key)}: pass the name of a set or sorted set, as text")
+            raise QueryError(f"key is {quoted(key)}: pass the name of a set or sorted set, as text")
         online = yield from self._read(partial(store.online_friends, key, window=seconds))
         return [sighting.id for sighting in online]
 
@@ -363,7 +363,7 @@ class Queries(Arguments):
         kind = self.kind(kind)
         is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
         if not is_number or not 0 < hours < math.inf:
-            raise QueryError(f"hours is {shown(hours)}: pass a number above zero, such as 24")
+            raise QueryError(f"hours is {quoted(hours)}: pass a number above zero, such as 24")
         now = yield from self.clock.now()
         since = now - min(hours, MAX_HISTORY_HOURS) * 3600
         return (yield from self.samples.samples(kind, since, now))
@@ -488,7 +488,7 @@ def checked_name(name: str) -> str:
     if isinstance(name, str) and _READER_NAME.fullmatch(name):
         return name
     raise QueryError(
-        f"name is {shown(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
+        f"name is {quoted(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
         "mailer"
     )
 
@@ -497,7 +497,7 @@ def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
     """Return the ids of an argument as they are stored, each once."""
     # A single text is iterable, too, but its letters are not the ids that the caller means.
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise QueryError(f"{argument} is {shown(ids)}: pass several ids, such as a list")
+        raise QueryError(f"{argument} is {quoted(ids)}: pass several ids, such as a list")
     return list(dict.fromkeys(map(stored_id, ids)))
 
 

@@ -20,7 +20,7 @@ from ..request import Request, token
 SIZE = 16
 MAX_ID_BYTES = 256  # bytes
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
-MAX_SHOWN = 100  # characters of an invalid argument in an error
+MAX_QUOTED = 100  # characters of an invalid argument in an error
 
 Id = str | int | bytes | UUID
 """An id as the site's code passes it."""
@@ -243,13 +243,13 @@ def stored_id(id: object) -> str:
         stored = ""  # a number with too many digits
     if not stored:
         raise QueryError(
-            f"an id is {shown(id)}: pass text that is not empty, a number or a UUID; of a user, "
+            f"an id is {quoted(id)}: pass text that is not empty, a number or a UUID; of a user, "
             "pass the id"
         )
     return stored
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return text or a number for an error message, shortened; of all else the type.
 
     A user object, or the claims of a token, may hold what is in no log.
@@ -257,7 +257,7 @@ def shown(value: object) -> str:
     if isinstance(value, str | bytes | Number | None):
         with suppress(ValueError):  # a number with too many digits
             text = repr(value)
-            return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+            return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
     return f"a {type(value).__name__}"
 
 

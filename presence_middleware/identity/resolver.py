@@ -319,7 +319,9 @@ class IdentityResolver:
         Raises `QueryError` for an unknown kind or an invalid id.
         """
         kind = rules.known_kind(self.default_kind if kind is None else kind, self.kinds)
-        given = text(id) if isinstance(id, bytes) else "" if id is None else id
+        if id is None:
+            return NOBODY
+        given = text(id) if isinstance(id, bytes) else id
         stored = normalize_id(given) if isinstance(given, str) else stored_id(given)
         return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY
 

@@ -10,7 +10,7 @@ from ..errors import QueryError
 from ..parsers import InvalidValue, is_public_key, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
-from .ids import MOST_PARTS, Secrets, shown
+from .ids import MOST_PARTS, Secrets, quoted
 from .sources import (
     ACCEPTED,
     CREDENTIAL_HEADERS,
@@ -156,7 +156,7 @@ def user_kinds(chain: Chain) -> set[str]:
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
     """Return `kind` if the site has it. Raises `QueryError` with the site's kinds otherwise."""
     if not isinstance(kind, str) or kind not in known:
-        raise QueryError(f"unknown kind {shown(kind)}: PRESENCE_IDENTITY has {', '.join(known)}")
+        raise QueryError(f"unknown kind {quoted(kind)}: PRESENCE_IDENTITY has {', '.join(known)}")
     return kind
 
 

@@ -28,8 +28,8 @@ if #ids > 0 then
 end
 
 finish(function(act, id, moment, latest)
-  local erasure, last_seen = redis.call('ZSCORE', left, erased(id))
-  local known = later(erasure, act ~= ERASED and redis.call('ZSCORE', left, id))
+  local known, last_seen = redis.call('ZSCORE', left, erased(id)), nil
+  if act ~= ERASED then known = later(known, redis.call('ZSCORE', left, id)) end
   -- Not again, nor for a sighting that was refused: others may have seen the id since.
   for n = FIRST_SET, (is_ahead(known) or not at_least(known, moment)) and #KEYS or 0 do
     local minute = (first_minute + n - FIRST_SET) * 60

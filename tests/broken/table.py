@@ -1983,9 +1983,9 @@ first-problem-only: All invalid settings are reported together.
 longest-interval-is-too-long: The longest interval that an error names is accepted.
 ~ settings.window * 1000 // 3 / 1000 ==> settings.window / 3
 secret-of-bytes-is-another: A secret in bytes is refused, for its text would be another.
-~ value is None or isinstance(value, bytes) ==> value is None
+~ isinstance(value, bytes | None) ==> value is None
 none-is-a-prefix: A prefix of None is refused: a site would share its keys with others of that name.
-~ value is None or isinstance(value, bytes) ==> isinstance(value, bytes)
+~ isinstance(value, bytes | None) ==> isinstance(value, bytes)
 public-key-among-secrets: None of several session secrets is a public key that anybody may know.
 ~ if any(map(_NO_SECRET, texts)): ==> if any(map(_NO_SECRET, texts[:1])):
 = unit/test_settings.py security/test_canary.py
