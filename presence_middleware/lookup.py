@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from wsgiref.types import WSGIEnvironment
 
-from . import logs
 from .connections.loops import is_in_loop
 from .errors import NotWrapped, PresenceUnavailable, QueryError, UnsupportedQuery, WouldBlock
 from .identity.ids import attribute
@@ -16,9 +15,6 @@ from .presence import AsyncPresence, Presence, Query, presented
 from .queries import Queries
 from .recorder import Visit
 from .request import READER, VISIT
-
-MOST_REPORTS = 20  # questions that a process logs
-reported: set[str] = set()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,9 +128,7 @@ def template_question(
             return visit.read(query(visit.backend.queries, *arguments, **named))
         except UnsupportedQuery as error:
             # The settings changed, perhaps, and the template did not. The page shows the rest.
-            if str(error) not in reported and len(reported) < MOST_REPORTS:
-                reported.add(str(error))
-                logs.warn("a template asks for what is not stored: %s", error)
+            visit.recorder.hints.warn("template", query.__name__, error)
         except PresenceUnavailable:
             pass  # the page is shown without the number
         return None

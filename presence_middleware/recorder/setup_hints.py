@@ -56,6 +56,7 @@ HINTS = {
     "environ or scope",
     "rooms": "visit.enter() does nothing because PRESENCE_ROOMS is empty: set it to the paths that "
     "are rooms, or to named for rooms that only enter() names",
+    "template": "a template asks for what is not stored: {1}",
     "django": "the settings of Django contain {}, which is read from the environment only: write "
     "os.environ[…] = … there, or set it for the process",
     "full": "kind {} is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is {}",

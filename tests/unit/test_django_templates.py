@@ -116,9 +116,8 @@ def test_a_wrong_tag_or_argument_is_reported(
 
 
 def test_what_is_not_stored_is_left_out_and_logged_once(
-    render: Render, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    render: Render, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("presence_middleware.lookup.reported", set())
     text = '({% online_count "guest" window="15m" %}){% online_count "guest" window="15m" as n %}'
     for _ in range(2):
         assert render(text + "{{ n }}") == "()None"
