@@ -77,7 +77,7 @@ class PresenceMiddleware:
             self.presence = AsyncPresence(backend=self.recorder.backend)
             settings = self.recorder.settings
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
-            pulse = Pulse(settings, AsgiRequest) if settings.pulse_path else None
+            pulse = Pulse(settings) if settings.pulse_path else None
             board = AsgiBoard(self.presence) if settings.board_path else None
             self._responders: list[Pulse | AsgiBoard] = [each for each in (pulse, board) if each]
         except SettingsError as error:

@@ -3,13 +3,12 @@
 It is off unless `PRESENCE_PULSE_PATH` is set.
 """
 
-from collections.abc import Callable
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from .board import Headers, Response, content, problem
-from .request import Request
+from .request import request_of
 from .rooms import Signal, read_signal
 from .settings import Settings
 
@@ -21,11 +20,8 @@ EMPTY: Headers = (("Cache-Control", "no-store"),)
 class Pulse:
     """The pulse of a site."""
 
-    def __init__(self, settings: Settings, request: Callable[[Any], Request]) -> None:
-        """Serve the pulse at `settings.pulse_path`.
-
-        `request` makes a request of an environ or scope.
-        """
+    def __init__(self, settings: Settings) -> None:
+        """Serve the pulse at `settings.pulse_path`."""
         self._path = settings.pulse_path
         self._script_path = f"{self._path}.js"
         source = files(__package__).joinpath("pulse.js").read_text("utf-8")
@@ -33,7 +29,6 @@ class Pulse:
         milliseconds = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
         script = Template(source).substitute(milliseconds, own=self._script_path)
         self._script = content("text/javascript; charset=utf-8", script.encode(), CACHED)
-        self._request = request
 
     def receive(self, path: str, state: Any) -> Response | Signal | None:
         """Return the signal in a request, or None. Never raises.
@@ -46,7 +41,7 @@ class Pulse:
         method = state.get("REQUEST_METHOD") or state.get("method")
         if not is_own and method != "POST":
             return None
-        request = self._request(state)
+        request = request_of(state)
         allowed = "GET, HEAD" if path == self._script_path else "POST"
         if is_own and request.method not in allowed.split(", "):
             response = problem(405, f"only {allowed} is allowed", ("Allow", allowed))

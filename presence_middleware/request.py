@@ -343,6 +343,11 @@ def below_root(scope: Mapping[str, Any]) -> str:
     return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
+def request_of(state: Mapping[str, Any]) -> StateRequest:
+    """Return the request of an environ or scope."""
+    return AsgiRequest(state) if "type" in state else WsgiRequest(state)
+
+
 def query_of(state: Mapping[str, Any]) -> str:
     """Return the query string of an environ or scope as text."""
     return text(state.get("query_string") or state.get("QUERY_STRING") or "")

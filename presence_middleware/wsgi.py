@@ -55,7 +55,7 @@ class PresenceMiddleware:
         self.presence = Presence(backend=self.recorder.backend)
         settings = self.recorder.settings
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
-        pulse = Pulse(settings, WsgiRequest) if settings.pulse_path else None
+        pulse = Pulse(settings) if settings.pulse_path else None
         board = Board(self.recorder.backend) if settings.board_path else None
         self._responders: list[Pulse | Board] = [each for each in (pulse, board) if each]
 

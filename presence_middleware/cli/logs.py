@@ -80,7 +80,7 @@ def replay(
     has_charts = context.is_terminal()
     # Minutes are printed as they come, so that none stays in memory.
     before_minute = '{"minutes": [\n'
-    settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
+    settings = context.site_settings(**({"window": window} if window else {}))
     tally, summary = Tally(), Summary(settings.kinds)
     bar = Progress(
         *(BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn()),

@@ -23,7 +23,7 @@ from ..board.routes import Board
 from ..connections.drivers import at_once
 from ..pulse import EMPTY, Pulse
 from ..recorder import Visit, recorder_for
-from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
+from ..request import READER, USER, VISIT, request_of
 from ..settings import Settings, variable
 from ..wsgi import UnrecordedWsgiVisit, WsgiVisit
 
@@ -69,7 +69,7 @@ class PresenceMiddleware:
         self._visit_classes = WsgiVisit, AsgiVisit
         if not settings.enabled:
             self._visit_classes = UnrecordedWsgiVisit, UnrecordedAsgiVisit
-        self._pulse = Pulse(settings, _request_of) if settings.pulse_path else None
+        self._pulse = Pulse(settings) if settings.pulse_path else None
         self._board = Board(self.recorder.backend) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:
@@ -89,7 +89,7 @@ class PresenceMiddleware:
         if "type" in state:
             state["root_path"] = request.script_name  # FORCE_SCRIPT_NAME, or that of the server
         if self._board and self._board.below(request.path_info) is not None:
-            asked = _request_of(state)
+            asked = request_of(state)
             return _django_response(await self._board.respond(asked, is_async=self._is_async))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, Response):
@@ -215,10 +215,6 @@ def _log_out(request: HttpRequest | None, user: object, **_: object) -> None:
     visit: Visit | None = _state_of(request).get(VISIT)
     if visit is not None and user is not None:
         visit.log_out()
-
-
-def _request_of(state: Any) -> AsgiRequest | WsgiRequest:
-    return AsgiRequest(state) if "type" in state else WsgiRequest(state)
 
 
 def _django_response(response: Response) -> HttpResponse:

@@ -10,11 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -96,10 +94,6 @@ def auth(attribute: str, _: Secrets) -> FindId:
         return user if isinstance(user, No) else user or session_user(request.session)
 
     return read
-
-
-def find_nothing(_: Request) -> None:
-    """Return no id. The rule adds a kind for `Visit.identify`, or for ids that others find."""
 
 
 def basic_user(request: Request) -> str | None:
@@ -203,10 +197,10 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
 def check_module(path: str) -> None:
     """Raise `SettingsError` if `package.module:callable` is in no module of this Python.
 
-    The current directory counts, as it does for servers. The site's code is not imported.
+    The site's code is not imported.
     """
     name = path.partition(":")[0].partition(".")[0]
-    if find_spec(name) is None and PathFinder.find_spec(name, [str(Path.cwd())]) is None:
+    if find_spec(name) is None:
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
             f"{ACCEPTED}"
@@ -227,7 +221,7 @@ _state = partial(_by_app, argument="KEY", absent="no such key")
 SOURCES: Mapping[str, SourceType] = {
     "auth": _by_app(auth, "[ATTRIBUTE]", absent="nobody is logged in"),
     "identify": _by_app(
-        lambda *_: find_nothing,
+        lambda *_: lambda _: None,
         "[FUNCTION]",
         header="user-agent",  # it reads none, and what other rules find in it stays remembered
         reads_nothing=True,
