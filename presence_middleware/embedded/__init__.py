@@ -72,20 +72,20 @@ class _Share(NamedTuple):
 _shares: dict[Path, _Share] = {}
 
 
-def serve(directory: Path, *, start: bool = True) -> Path:
+def serve(directory: Path, *, start: bool = True, seconds: float | None = None) -> Path:
     """Return the socket of a running server of which this process holds a share.
 
     `directory` is where the server stores its files. Without `start`, only a server that is
     already running is used. Call this before each new connection: it is cheap while the server
     runs, and starts it again after a failure.
 
-    Raises `PresenceUnavailable` with the reason if the server does not answer within some seconds,
-    or within one second without `start`. Raises `SettingsError` if no server program is installed.
-    After an error, this process may hold a share until `release` or its end.
+    Raises `PresenceUnavailable` with the reason if the server does not answer within `seconds`, by
+    default five, or within one second without `start`. Raises `SettingsError` if no server program
+    is installed. After an error, this process may hold a share until `release` or its end.
     """
     directory = Path(os.path.realpath(directory))
     began = time.monotonic()
-    seconds, launches = (START_SECONDS, LAUNCHES) if start else (JOIN_SECONDS, 0)
+    seconds, launches = (seconds or START_SECONDS, LAUNCHES) if start else (JOIN_SECONDS, 0)
     try:
         if start:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -628,14 +628,17 @@ def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_a_server_that_loads_is_waited_for(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([b"-LOADING data\r\n"] * 40)
+@pytest.mark.parametrize(("answer", "seconds"), [(b"-LOADING data\r\n", None), (b"-ERR\r\n", 9.0)])
+def test_a_server_that_loads_or_has_time_is_waited_for(
+    running: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, seconds: float | None
+) -> None:
+    answers = iter([answer] * 40)
     real = supervisor.send_command
     monkeypatch.setattr(
         embedded, "send_command", lambda *given: next(answers, None) or real(*given)
     )
     monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
-    embedded.serve(running)
+    embedded.serve(running, seconds=seconds)
     assert next(answers, None) is None
 
 

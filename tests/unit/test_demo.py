@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
+from presence_middleware import Sample, Settings
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import Site
@@ -86,16 +85,6 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(variables: dict[str, str]
 
 
 # The server
-
-
-def test_a_server_that_starts_slowly_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = PresenceUnavailable("gave no answer in 5 seconds")
-    for outcomes in ([late, late, None], [late] * server.STARTS):
-        start = Mock(side_effect=outcomes)
-        monkeypatch.setattr(embedded, "serve", start)
-        with pytest.raises(type(late)) if outcomes[-1] else nullcontext():
-            server.start_server(Path("/demo"))
-        assert start.call_count == len(outcomes)
 
 
 def test_a_crowd_comes_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
