@@ -113,10 +113,7 @@ def items(value: object) -> list[str]:
 
 
 def matching(pattern: str, form: str) -> Callable[[object], str]:
-    """Return a parser of text. It returns what the group of `pattern` matches.
-
-    In `form`, braces stand for a fresh secret.
-    """
+    """Return a parser of the group that `pattern` has. In `form`, braces stand for a secret."""
     match = re.compile(pattern, re.ASCII | re.DOTALL).fullmatch
 
     def parse(value: object) -> str:

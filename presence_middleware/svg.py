@@ -135,10 +135,7 @@ def draw(
 
 
 def _runs(points: Sequence[Point], gap: int, spell: int) -> list[list[Point]]:
-    """Return the points without gaps in them: the highest of each `spell` seconds, and both ends.
-
-    Of equal points, the first is the highest.
-    """
+    """Return the points between gaps: the highest of each `spell` seconds, and both ends."""
     breaks = [number for number, (a, b) in enumerate(pairwise(points), 1) if b[0] - a[0] > gap]
     runs = []
     for first, last in pairwise([0, *breaks, len(points)]):

@@ -42,10 +42,7 @@ Query = dict[str, list[str]]
 
 
 def parameters(request: Request) -> Query:
-    """Return the parameters of a request.
-
-    Raises `QueryError` if the query is too long or has too many parameters.
-    """
+    """Return the parameters of a request. Raises `QueryError` if there are too many."""
     query = query_of(request.state)
     if len(query) > MAX_QUERY:
         raise QueryError(f"the query is longer than {MAX_QUERY} characters")

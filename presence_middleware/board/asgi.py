@@ -27,10 +27,7 @@ class AsgiBoard(Board):
         self._presence, self._open_streams = presence, 0
 
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, as an ASGI app.
-
-        Events follow a list of who is online, until the reader has gone or the server ends.
-        """
+        """Answer a request, as an ASGI app. Events follow until the reader or the server ends."""
         request = AsgiRequest(scope)
         if is_trio():
             answer = await outside_loop(lambda: at_once(self.respond(request)))

@@ -276,13 +276,9 @@ class HighestMinutes(NamedTuple):
 def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
     """Read the highest minute of each step of a kind, at most `MAX_POINTS`.
 
-    A day has 1,440 minutes, and a chart shows no more than some hundred points. A longer history is
-    read in steps of several minutes. The point of a step is its highest minute, so no peak
-    disappears. The server picks these minutes: to send and parse all 527,040 of a year takes this
-    process seventy times as long.
-
-    `step` is in minutes. Of equal minutes, the first is the highest. A step without samples has no
-    point.
+    So no peak disappears. The server picks these minutes: to send and parse all 527,040 of a year
+    takes this process seventy times as long. `step` is in minutes. Of equal minutes, the first is
+    the highest. A step without samples has no point.
     """
     prefix, keep = ask.settings.prefix, ask.settings.history
     now = yield from ask.clock.now()

@@ -104,10 +104,7 @@ def show(answer: Report, *, as_json: bool) -> None:
 
 
 def ini_filter() -> Filter:
-    """Return the section that `--ini` names; one without settings if there is no such option.
-
-    Raises `SettingsError` if there is no such file or section.
-    """
+    """Return the section that `--ini` names, or one without settings. Raises `SettingsError`."""
     ini = click.get_current_context().obj
     return find_filter(ini) if ini else Filter("", "", {})
 
@@ -115,8 +112,7 @@ def ini_filter() -> Filter:
 def site_settings(**overrides: Any) -> Settings:
     """Return the settings of the site: overrides, then the environment, then `--ini`.
 
-    From then on, what they name is found in the working directory, too. Raises `SettingsError` with
-    all invalid settings.
+    From then on, what they name is found in the working directory, too. Raises `SettingsError`.
     """
     section = ini_filter()
     settings = Settings.from_env(None, section.settings, section.where, **overrides)
@@ -143,10 +139,7 @@ def joining(settings: Settings) -> Settings:
 
 
 def site_reader(kind: str | None = None) -> tuple[Presence, str]:
-    """Return a reader of the site, and `kind` or the site's first kind.
-
-    Raises `SettingsError`.
-    """
+    """Return a reader of the site, and `kind` or the site's first kind. Raises `SettingsError`."""
     settings = site_settings()
     return Presence(joining(settings)), kind or settings.kinds[0]
 
@@ -207,10 +200,7 @@ def duration(value: str) -> float:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on the terminal, unless `yes`, and abort the command unless the answer is yes.
-
-    Raises `click.UsageError` if standard input is not a terminal.
-    """
+    """Ask on the terminal, unless `yes`, and abort the command unless the answer is yes."""
     if yes:
         return
     if not sys.stdin.isatty():

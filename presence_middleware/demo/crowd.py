@@ -112,8 +112,7 @@ def requests(visitors: Iterable[Visitor], app: WSGIApplication) -> Iterator[floa
 def past(visitors: Iterable[Visitor], start: float, linger: float) -> dict[int, dict[str, int]]:
     """Return how many of each kind were online in each minute of the day before the start.
 
-    A guest stays online for `linger` seconds after a goodbye, a user logs out. Minutes are counted
-    since the epoch.
+    A guest stays online for `linger` seconds after a goodbye. Minutes are those since the epoch.
     """
     counts: Counter[tuple[str, int]] = Counter()
     for visitor in visitors:

@@ -91,11 +91,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
 def serve(host: str, port: int, crowd: int) -> None:
     """Serve the demo site on `host` and `port` until Ctrl-C, with `crowd` simulated visitors.
 
-    SIGTERM and SIGHUP end it as Ctrl-C does.
-
-    Settings come from the environment; an embedded server is the default. Raises `PresenceError` if
-    the port is taken or the embedded server does not start, and `SettingsError` for invalid
-    settings.
+    SIGTERM and SIGHUP end it as Ctrl-C does. Raises `PresenceError` if the port is taken or the
+    embedded server does not start, and `SettingsError` for invalid settings.
     """
     prefix = {"PRESENCE_PREFIX": CROWD_PREFIX if crowd else SITE_PREFIX}
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}

@@ -161,10 +161,7 @@ class Feed:
         self._check_at = -math.inf
 
     def open(self, lease: NameLease | None = None) -> Era:
-        """Start the thread if it does not run; return the era of a new iterator.
-
-        The lease is renewed from now on.
-        """
+        """Start the thread if it does not run, and renew the lease; return an iterator's era."""
         with self._lock:
             era = self._era() or Era()
             if self._thread is None:
@@ -184,10 +181,7 @@ class Feed:
         self._woken.put(lease)
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """End all iterators of this process. Others may begin afterwards.
-
-        Wait for at most `wait_seconds` until the leases of names are given up.
-        """
+        """End all iterators of this process, and wait until the leases of names are given up."""
         deadline = time.monotonic() + wait_seconds
         with self._lock:
             era, self._era = self._era(), lambda: None

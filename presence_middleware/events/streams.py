@@ -54,10 +54,7 @@ class Chunk:
     """
 
     def __init__(self, kind: str, start: Positions, *, is_lost: bool = False) -> None:
-        """Create a chunk without entries, after `start`.
-
-        With `is_lost`, it stands for the events before `start`, which are missing.
-        """
+        """Create a chunk without entries; with `is_lost`, for events that are missing."""
         self.kind, self.start, self.end, self.is_lost = kind, start, start, is_lost
         self.read_at = time.monotonic()
         self.size = 0
@@ -113,10 +110,7 @@ class Streams:
     """Reads the streams of a kind."""
 
     def __init__(self, kind: str, shards: Shards, driver: Driver) -> None:
-        """Create the streams of `kind`. `driver` is that of readers.
-
-        Raises `UnsupportedQuery` if the kind announces nobody.
-        """
+        """Create the streams of `kind`. Raises `UnsupportedQuery` if it announces nobody."""
         self.kind, self._driver = kind, driver
         self.prefix = shards.all[0].prefix
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
@@ -126,10 +120,7 @@ class Streams:
         return self._driver.run(plan)
 
     def positions(self, until: float = math.inf) -> Positions:
-        """Return the positions of all shards at a moment, as `EventStream.position` does.
-
-        Raises if a shard is away.
-        """
+        """Return the positions of all shards at a moment. Raises if a shard is away."""
         plans = [stream.position(until) for stream in self._streams]
         return tuple(self.run(merge_plans(plans)))
 

@@ -184,10 +184,7 @@ def is_silent(request: Request) -> bool:
 
 
 def unnamed_proxy(request: Request, proxies: Proxies) -> Network | Literal["unix"] | None:
-    """Return the network of a proxy that sends addresses of its clients, but is not in `proxies`.
-
-    Return None for all other peers.
-    """
+    """Return the network of a proxy that sends addresses, but is not in `proxies`; or None."""
     headers = _forwarding_headers(request)
     if not headers or proxies.hops:
         return None

@@ -11,14 +11,7 @@ from ..parsers import InvalidValue, is_public_key, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
 from .ids import MOST_PARTS, Secrets, quoted
-from .sources import (
-    ACCEPTED,
-    CREDENTIAL_HEADERS,
-    FUNCTION,
-    SOURCES,
-    SourceType,
-    nearest_source,
-)
+from .sources import ACCEPTED, CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
 CHAIN_FORM = (
     "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "

@@ -55,10 +55,7 @@ Verify = Callable[[str, str], Payload]
 
 
 def flask_session(argument: str, secrets: Secrets) -> FindId:
-    """Return a reader of a key of Flask's session cookie.
-
-    `argument` is `KEY` or `KEY@COOKIE`. The key of Flask-Login is `_user_id`.
-    """
+    """Return a reader of a key of Flask's session cookie: `KEY` or `KEY@COOKIE`."""
     from itsdangerous import URLSafeTimedSerializer
 
     signing = {"key_derivation": "hmac", "digest_method": sha1}
@@ -79,10 +76,7 @@ def flask_session(argument: str, secrets: Secrets) -> FindId:
 
 
 def starlette_session(argument: str, secrets: Secrets) -> FindId:
-    """Return a reader of a key of the cookie of Starlette's SessionMiddleware.
-
-    `argument` is `KEY` or `KEY@COOKIE`.
-    """
+    """Return a reader of a key of Starlette's SessionMiddleware: `KEY` or `KEY@COOKIE`."""
     from itsdangerous import TimestampSigner
 
     signer = cache(TimestampSigner)
@@ -96,10 +90,7 @@ def starlette_session(argument: str, secrets: Secrets) -> FindId:
 
 
 def pyramid_session(argument: str, secrets: Secrets) -> FindId:
-    """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory.
-
-    `argument` is `KEY` or `KEY@COOKIE`.
-    """
+    """Return a reader of a key of Pyramid's SignedCookieSessionFactory: `KEY` or `KEY@COOKIE`."""
     from webob.cookies import SignedSerializer
 
     serializer = cache(partial(SignedSerializer, salt="pyramid.session.", hashalg="sha512"))

@@ -20,17 +20,7 @@ from ..errors import SettingsError
 from ..request import Request, token, variable
 from . import sessions
 from .addresses import client_address
-from .ids import (
-    FindId,
-    No,
-    Secrets,
-    as_id,
-    cookie,
-    member,
-    session_user,
-    user_id,
-    walk,
-)
+from .ids import FindId, No, Secrets, as_id, cookie, member, session_user, user_id, walk
 
 CREDENTIAL_HEADERS = frozenset(
     [
@@ -149,10 +139,7 @@ def environ(key: str, secrets: Secrets) -> FindId:
 
 
 def function(path: str, __: Secrets) -> FindId:
-    """Return a reader that calls a function of the site, `package.module:callable`.
-
-    Raises `SettingsError` if it cannot be imported or cannot be called with a request.
-    """
+    """Return a reader that calls a function of the site, as `site_function` finds it."""
     call = site_function(path, "a request")
 
     def read(request: Request) -> str | None:
@@ -195,10 +182,7 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
 
 
 def check_module(path: str) -> None:
-    """Raise `SettingsError` if `package.module:callable` is in no module of this Python.
-
-    The site's code is not imported.
-    """
+    """Raise `SettingsError` if `package.module:callable` is in no module. Import no site's code."""
     name = path.partition(":")[0].partition(".")[0]
     if find_spec(name) is None:
         raise SettingsError(

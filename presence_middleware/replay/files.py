@@ -142,8 +142,7 @@ class GrowingLog:
     ) -> None:
         """Begin with the lines since a time in seconds since the epoch; None: at the end.
 
-        Call `report` if a file after a rotation cannot be opened. Raises `OSError` if the first
-        cannot.
+        Call `report` if a file after a rotation cannot be opened. Raises `OSError` for the first.
         """
         self._path, self._monotonic, self._report = Path(path), monotonic, report
         self._files = [_File(self._path, since)]

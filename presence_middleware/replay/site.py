@@ -49,10 +49,7 @@ class Visitors:
     """Finds whom the lines of a log count for, in the order of the log."""
 
     def __init__(self, settings: Settings, tally: Tally) -> None:
-        """Go by `settings`. The `tally` counts guests who are refused by their address's quota.
-
-        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
-        """
+        """Go by `settings`. The `tally` counts guests past a quota. Raises `SettingsError`."""
         self._excluded = matching_paths(settings.exclude)
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
@@ -87,7 +84,6 @@ def count_online(lines: Iterable[Line], settings: Settings, tally: Tally) -> Ite
     """Return who would have been online at each full minute of a log, in order.
 
     Lines may be out of order by as much as the window. The `tally` counts those that do not count.
-    Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     visitors = Visitors(settings, tally)
     sightings = ((line.at, visitors.who(line)) for line in lines)
@@ -191,8 +187,7 @@ class Follower(Visitors):
     def __init__(self, settings: Settings, tally: Tally, clock: Clock | None = None) -> None:
         """Record by `settings`. The `tally` counts lines that are old, or of the future.
 
-        `clock` replaces the clocks of this host and of the server. Raises `SettingsError` as
-        `Recorder` does.
+        `clock` replaces those of this host and of the server. Raises `SettingsError`.
         """
         super().__init__(settings, tally)
         self._now, self._settings = clock or time.time, settings

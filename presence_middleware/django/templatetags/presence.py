@@ -21,10 +21,7 @@ class CountNode(Node):  # type: ignore[misc]  # Django has no types
     """The tags `online_count` and `active_count`."""
 
     def __init__(self, question: str, options: dict[str, Any], target: str | None) -> None:
-        """Create a tag that asks a `question` with `options`.
-
-        The number is put into the variable `target`, or shown if that is None.
-        """
+        """Create a tag that puts a number into the variable `target`, or shows it."""
         self.question, self.options, self.target = question, options, target
 
     def render(self, context: Any) -> str:
