@@ -51,16 +51,18 @@ def iso(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
+to_json = json.JSONEncoder(separators=(",", ":"), default=iso).encode
+"""Returns JSON in ASCII, so that no terminal, log or browser interprets an id."""
+
+
 def messages_of(events: Iterable[Event]) -> str:
-    """Return events as text: of each an id, and data in JSON that is ASCII without line breaks."""
-    messages = []
-    for event in events:
-        online = "true" if event.online else "false"
-        messages.append(
-            f'id: {event.cursor}\ndata: {{"kind":{json.dumps(event.kind)},'
-            f'"id":{json.dumps(event.id)},"online":{online},"at":"{iso(event.at)}"}}\n\n'
-        )
-    return "".join(messages)
+    """Return events as text: of each an id, and data in JSON without line breaks."""
+    return "".join(
+        f"id: {cursor}\n"
+        # The encoder would take twice as long to find out that the last is no text.
+        f"data: {to_json({'kind': kind, 'id': id, 'online': online, 'at': iso(at)})}\n\n"
+        for kind, id, online, at, cursor in events
+    )
 
 
 _text_of = lru_cache(maxsize=64)(messages_of)  # of a chunk, made once for all streams

@@ -3,7 +3,6 @@
 Here are its requests and responses, independent of WSGI and ASGI.
 """
 
-import json
 from datetime import datetime
 from hashlib import blake2b
 from http import HTTPStatus
@@ -13,7 +12,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..errors import QueryError
 from ..request import Request, query_of
-from ..sse import iso
+from ..sse import to_json
 from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
@@ -103,20 +102,15 @@ def facts(values: dict[str, Any], cache: str, now: datetime | None = None) -> Re
 
     `now` is the time of the read, and does not change the ETag.
     """
-    unchanging = to_json(values)
-    body = unchanging if now is None else to_json({**values, "now": now})
+    unchanging = to_json(values).encode()
+    body = unchanging if now is None else to_json({**values, "now": now}).encode()
     return content("application/json", body, cache, unchanging)
 
 
 def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
     """Return a response with the reason of an error as JSON, which no cache stores."""
     fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-    return Response(status, (*fixed, *headers), to_json({"error": reason}))
-
-
-def to_json(values: dict[str, Any]) -> bytes:
-    """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
-    return json.dumps(values, ensure_ascii=True, separators=(",", ":"), default=iso).encode()
+    return Response(status, (*fixed, *headers), to_json({"error": reason}).encode())
 
 
 BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))

@@ -27,7 +27,7 @@ from ..stores import Batch, Plan, Sighting, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
 from ..stores.plan import chunks, decoded
 from ..svg import STYLE, WIDTH, Series, draw
-from . import Query, Response, content, facts, parameters, problem, to_json
+from . import Query, Response, content, facts, parameters, problem
 from .cache import Cache, SharedRead
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
@@ -241,8 +241,8 @@ class Board:
             positions, online = yield from self._ask.announced(kind, MAX_LISTED)
             now = moment_of((yield from self._ask.clock.now()))
             after = cursor_of(positions)
-            values = to_json({"kind": kind, "online": _listed(online), "now": now})
-            head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"
+            values = {"kind": kind, "online": _listed(online), "now": now}
+            head = f"event: list\nid: {after}\ndata: {sse.to_json(values)}\n\n"
             return Response(200, _STREAM_HEADERS, head.encode(), (kind, after))
 
         return SharedRead("events", (kind,), read())
