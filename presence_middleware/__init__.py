@@ -10,7 +10,7 @@ from .errors import (
     UnsupportedQuery,
     WouldBlock,
 )
-from .events import Event
+from .events.streams import Event
 from .identity.resolver import Identity
 from .lookup import presence_of, visit_of
 from .presence import AsyncPresence, Presence

@@ -14,7 +14,9 @@ from .connections.drivers import AsyncDriver, Driver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .errors import SettingsError
-from .events import RELEASE_SECONDS, Feed, Streams
+from .events.feed import Feed
+from .events.iterators import RELEASE_SECONDS
+from .events.streams import Streams
 from .queries import Informed, Queries
 from .rooms import Rooms
 from .settings import Settings, settings_or_env

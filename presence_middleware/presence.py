@@ -18,7 +18,8 @@ from .backend import Backend, backend_for
 from .connections import Clock
 from .connections.drivers import close_async_clients
 from .errors import QueryError
-from .events import AsyncEvents, Events, NameLease
+from .events.feed import NameLease
+from .events.iterators import AsyncEvents, Events
 from .identity.ids import Id
 from .queries import Queries, checked_name
 from .settings import Settings

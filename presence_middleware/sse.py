@@ -6,7 +6,8 @@ from datetime import datetime
 from functools import lru_cache
 
 from .errors import EventsLost, PresenceUnavailable
-from .events import AsyncEvents, Chunk, Event
+from .events.iterators import AsyncEvents
+from .events.streams import Chunk, Event
 
 # A comment this often, in seconds: sending it fails if the client is gone, and proxies close
 # connections on which nothing is sent.

@@ -18,7 +18,7 @@ from .. import sse
 from ..backend import Backend
 from ..connections.drivers import at_once
 from ..errors import QueryError
-from ..events import cursor_of
+from ..events.streams import cursor_of
 from ..identity.ids import normalize_id
 from ..parsers import format_duration
 from ..queries import Queries

@@ -2,19 +2,3 @@
 
 The feed of a kind reads its streams. Each iterator takes events from its own place.
 """
-
-from .feed import Feed, NameLease
-from .iterators import RELEASE_SECONDS, AsyncEvents, Events
-from .streams import Chunk, Event, Streams, cursor_of
-
-__all__ = [
-    "RELEASE_SECONDS",
-    "AsyncEvents",
-    "Chunk",
-    "Event",
-    "Events",
-    "Feed",
-    "NameLease",
-    "Streams",
-    "cursor_of",
-]

@@ -22,9 +22,10 @@ from presence_middleware import (
 )
 from presence_middleware.backend import Backend
 from presence_middleware.connections.loops import in_thread as to_thread
-from presence_middleware.events import RELEASE_SECONDS, Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
+from presence_middleware.events.iterators import RELEASE_SECONDS, Events
+from presence_middleware.events.streams import cursor_of
 from presence_middleware.stores import Batch, Command, Plan, Position, keys
 from presence_middleware.stores import events as stores_events
 from tests.support.asking import in_loop

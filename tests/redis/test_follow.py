@@ -28,9 +28,9 @@ from presence_middleware import (
 )
 from presence_middleware.backend import Backend
 from presence_middleware.connections import health
-from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
+from presence_middleware.events.iterators import AsyncEvents
 from presence_middleware.events.streams import events_of
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import Act, Batch, Plan, Position, keys, moment_of

@@ -22,7 +22,7 @@ from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealt
 from presence_middleware.connections.limits import remaining
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
-from presence_middleware.events import Events
+from presence_middleware.events.iterators import Events
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, Visit, writer
 from presence_middleware.recorder.guests import QUOTA

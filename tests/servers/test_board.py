@@ -25,7 +25,7 @@ from presence_middleware import (
     sse,
 )
 from presence_middleware.board import asgi as board
-from presence_middleware.events import AsyncEvents
+from presence_middleware.events.iterators import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.benchmarks.streams import receive_crowds
