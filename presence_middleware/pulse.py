@@ -43,7 +43,7 @@ class Pulse:
             return None
         request = request_of(state)
         allowed = "GET, HEAD" if path == self._script_path else "POST"
-        if is_own and request.method not in allowed.split(", "):
+        if request.method not in allowed.split(", "):
             response = problem(405, f"only {allowed} is allowed", ("Allow", allowed))
         elif path == self._script_path:
             response = self._script
