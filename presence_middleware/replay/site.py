@@ -192,8 +192,6 @@ class Follower(Visitors):
         super().__init__(settings, tally)
         self._now, self._settings = clock or time.time, settings
         self.recorder = Recorder(settings, clock=clock, background=False)
-        # Advice about cookies and logins does not fit a log.
-        self.recorder.hints.check = lambda *_: None  # type: ignore[method-assign]
         self._due = 0.0
 
     def add(self, line: Line) -> None:

@@ -245,7 +245,9 @@ def test_a_pipe_that_is_quiet_is_not_waited_for() -> None:
     os.close(reader)
 
 
-def test_lines_are_written_early_if_half_of_the_people_wait(valkey: Server, prefix: str) -> None:
+def test_lines_are_written_early_if_half_of_the_people_wait(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     site = settings(valkey.url, prefix, identity="user=auth", max_pending=10, flush_interval=60)
     clock = Clock()
     follower = Follower(site, Tally(), clock)
@@ -254,6 +256,10 @@ def test_lines_are_written_early_if_half_of_the_people_wait(valkey: Server, pref
         assert not follower.write_if_due()
         follower.add(parsed(line(clock.now, f"user{number}")))
     assert follower.write_if_due()
+    for number in range(11):
+        follower.add(parsed(line(clock.now, f"another{number}")))
+    assert follower.write_if_due()
+    assert "more than 10 people waited for a write at once" in caplog.text
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
