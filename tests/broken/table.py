@@ -213,7 +213,6 @@ flood-pushes-out-known-guests: Known guests of an address still count during a f
 ~ is_new = not people.knows(guest) ==> is_new = True
 addresses-without-quota: The addresses of an IPv6 network share a quota.
 ~ "ip": _chosen(lambda *_: client_address, ==> "ip": SourceType(lambda *_: client_address,
-= contract/test_caps.py security/test_flood.py
 unbounded-memory-of-people: A process remembers a bounded number of people.
 ~ if len(self.recent) + len(self._earlier) < self._limit: ==> if True:
 
@@ -1040,7 +1039,6 @@ closed-recorder-starts-none: The next visit after a close starts an embedded ser
 open-visits-are-not-flushed: The end of a process writes the visits that are open.
 -         for visit in list(self):
 -             visit.note()
-= redis/test_recorder.py security/test_flood.py
 unbounded-memory-in-an-outage: While Redis is down, a bounded number of people wait.
 ~ self.pending - self._seen_again >= self._most_pending ==> False
 = redis/test_recorder.py::test_a_flush_waits_for_the_thread_that_imports_redis_py

@@ -32,12 +32,17 @@ from tests.support.commands import run_program
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import awaited, by_header, opened
+from tests.support.timed_site import awaited, by_header, opened, visit
 
 TOO_LONG = 2.2  # seconds, if a read may take one: a timeout may begin just before the end
 SOON = 1.3  # seconds: two timeouts, and some noise
 DRIP = 0.4  # seconds between two bytes: less than the client's timeout
 HOST = "redis.example"
+
+
+@pytest.fixture
+def settings(valkey: Server, prefix: str) -> Settings:
+    return by_header(valkey.url, prefix)
 
 
 def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[], object]]:
@@ -210,20 +215,17 @@ def test_a_read_that_is_cut_off_leaves_no_half_reply_to_the_next(place: Place, p
     assert awaited(by_header(f"{place.url}?max_connections=1", prefix), ask) == [1] * 5
 
 
-def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
+def test_a_long_list_may_take_longer(settings: Settings) -> None:
     """Only round trips that are slow are counted: of a list of a million there are a thousand."""
 
     async def listed(presence: AsyncPresence) -> int:
         return len(await presence.online(limit=None))
 
-    settings = by_header(valkey.url, prefix)
-    presence = Presence(settings)
+    presence, client = Presence(settings), client_of(settings.redis_url)
     presence.touch("ann")
     now = presence.run(presence.backend.queries.clock.now())
-    client = client_of(settings.redis_url)
-    key = f"{prefix}:user:seen"
-    for start in range(0, 30_000, 1000):
-        client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
+    crowd = {f"user{n}": round(now - n / 1e6, 6) for n in range(30_000)}
+    client.zadd(f"{settings.prefix}:user:seen", crowd)
     # A clock that is asked three times a round trip: each is prompt, but not all are.
     looks = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
@@ -296,13 +298,11 @@ def ask_many(request: pytest.FixtureRequest) -> Callable[[Settings, int], set[ob
     return lambda site, readers: {*asyncio.run(ask_in_tasks(AsyncPresence(site), readers))}
 
 
-@pytest.fixture(params=["valkey", "cluster"])
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(request.param).url)
-
-
-def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, ask_many: Any) -> None:
-    settings = by_header(url, prefix)
+@pytest.mark.parametrize("backend_url", ["valkey", "cluster"], indirect=True)
+def test_hundreds_of_readers_at_once_are_all_answered(
+    backend_url: str, prefix: str, ask_many: Any
+) -> None:
+    settings = by_header(backend_url, prefix)
     Presence(settings).touch("ann")
     assert ask_many(settings, 300) == {1}
 
@@ -338,8 +338,8 @@ def test_many_coroutines_learn_of_an_outage_in_time(sort: str, place: Place, pre
         recorder.record(("user", "bob"), recorder.stamp())
         with hung(place):
             seconds = await asyncio.gather(*map(seconds_of, readers))
-        for visit in visits:
-            visit.end()
+        for each in visits:
+            each.end()
         return max(seconds)
 
     # A handler writes first, which may take a second. One after the other would take far longer.
@@ -348,9 +348,8 @@ def test_many_coroutines_learn_of_an_outage_in_time(sort: str, place: Place, pre
     client.close()
 
 
-def test_a_reader_does_not_wait_for_the_threads_of_the_app(place: Place, prefix: str) -> None:
-    settings, is_done = by_header(place.url, prefix), threading.Event()
-    recorder = Recorder(settings, background=False)
+def test_a_reader_does_not_wait_for_the_threads_of_the_app(settings: Settings) -> None:
+    recorder, is_done = Recorder(settings, background=False), threading.Event()
 
     async def ask(_: AsyncPresence) -> int:
         visit = AsgiVisit(recorder, {"headers": [(b"x-user", b"ann")]})
@@ -367,11 +366,8 @@ def test_a_reader_does_not_wait_for_the_threads_of_the_app(place: Place, prefix:
     assert awaited(settings, ask) == 1
 
 
-def test_a_handler_that_is_cancelled_takes_offline_all_the_same(
-    valkey: Server, prefix: str
-) -> None:
-    settings, is_done = by_header(valkey.url, prefix), threading.Event()
-    recorder = Recorder(settings, background=False)
+def test_a_handler_that_is_cancelled_takes_offline_all_the_same(settings: Settings) -> None:
+    recorder, is_done = Recorder(settings, background=False), threading.Event()
 
     async def leave(presence: AsyncPresence) -> int:
         visit = AsgiVisit(recorder, {"headers": [(b"x-user", b"ann")]})
@@ -402,9 +398,8 @@ def all_taken(presence: Presence) -> Iterator[None]:
 
 
 def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+    settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = by_header(valkey.url, prefix)
     presence, recorder = Presence(settings), Recorder(settings)
     presence.touch("ann")
     generation = presence.backend.health.generation
@@ -415,7 +410,7 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
             presence.count()
         assert time.monotonic() - began > 0.5
         assert watch.seconds < 2.0
-        recorder.record(("user", "bob"), recorder.stamp())
+        visit(recorder, "bob")
         assert recorder.flush()
     assert presence.count() == 2
     assert presence.backend.health.generation == generation
@@ -525,18 +520,17 @@ def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None
 
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
 def test_a_full_pool_of_a_passed_client_is_no_outage(
-    valkey: Server, prefix: str, kind: Any, caplog: pytest.LogCaptureFixture
+    valkey: Server, settings: Settings, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"timeout": 0.1} if kind is redis.BlockingConnectionPool else {}
     pool = kind.from_url(valkey.url, max_connections=2, **options)
-    settings = by_header(valkey.url, prefix)
     client = redis.Redis(connection_pool=pool)
-    presence, recorder = Presence(settings, client=client), Recorder(settings, client=client)
+    presence = Presence(settings, client=client)
+    recorder = Recorder(settings, client=client, background=False)
     taken = [redis.Redis(connection_pool=pool, single_connection_client=True) for _ in range(2)]
     with pytest.raises(ConnectionsBusy):
         presence.count()
-    recorder.background = False
-    recorder.record(("user", "bob"), recorder.stamp())
+    visit(recorder, "bob")
     assert not recorder.flush()
     recorder.run_once()
     for each in taken:
@@ -550,19 +544,20 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
 @pytest.mark.skipif(
     (5, 3) <= REDIS_PY < (7, 2), reason="a lock of its pools stays with the loop that waited for it"
 )
-def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix: str) -> None:
+def test_an_async_client_may_serve_one_loop_after_another(
+    valkey: Server, settings: Settings
+) -> None:
     client = redis.asyncio.Redis.from_url(valkey.url)
 
     async def ask() -> set[object]:
-        presence = AsyncPresence(by_header(valkey.url, prefix), client=client)
-        answers = await ask_in_tasks(presence, 50)
+        answers = await ask_in_tasks(AsyncPresence(settings, client=client), 50)
         await client.aclose()
         return set(answers)
 
     assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
 
 
-def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, prefix: str) -> None:
+def test_loops_of_other_threads_may_begin_and_end_meanwhile(settings: Settings) -> None:
     closed, *begun = (asyncio.new_event_loop() for _ in range(3))
 
     def is_closed() -> bool:
@@ -575,13 +570,15 @@ def test_loops_of_other_threads_may_begin_and_end_meanwhile(valkey: Server, pref
     closed.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closed, "is_closed", is_closed)
-        assert awaited(by_header(valkey.url, prefix), lambda presence: presence.count()) == 0
+        assert awaited(settings, AsyncPresence.count) == 0
     for loop in begun:
         loop.close()
 
 
-def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
-    presence = Presence(by_header(valkey.url, prefix), client=valkey.client)
+def test_a_child_reads_though_its_parent_used_all_connections(
+    valkey: Server, settings: Settings
+) -> None:
+    presence = Presence(settings, client=valkey.client)
 
     def child() -> None:
         assert presence.count() == 0
