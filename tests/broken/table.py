@@ -799,6 +799,11 @@ goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
 ~ moment or later(score, redis.call('ZSCORE', bye, id))) ==> moment or score)
 late-goodbye-is-announced-with-another-time: A late goodbye is announced with its moment, too.
 ~ go(id, score, moment) end ==> go(id, score) end
+= redis/test_follow.py::test_a_crowd_of_streams_takes_turns_and_gets_one_text
+streams-take-their-events-at-once: Pages go on while many streams receive a crowd.
+~ asyncio.Semaphore(TURNS) ==> asyncio.Semaphore(999)
+text-of-each-stream in sse.py: What many streams receive is encoded once.
+~ _text_of = lru_cache(maxsize=64)(messages_of) ==> _text_of = messages_of
 = redis/test_follow.py::test_a_reader_holds_few_events
 events-are-kept-decoded: A process holds a bounded number of decoded events.
 ~ @lru_cache(maxsize=DECODED_CHUNKS) ==> @lru_cache(maxsize=None)

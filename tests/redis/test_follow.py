@@ -32,7 +32,7 @@ from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.iterators import AsyncEvents
 from presence_middleware.events.streams import events_of
-from presence_middleware.sse import server_sent_events
+from presence_middleware.sse import RETRY, server_sent_events
 from presence_middleware.stores import Act, Batch, Plan, Position, keys, moment_of
 from tests.support.asking import in_loop
 from tests.support.backends import Server, by_trips, send, wait_until
@@ -538,6 +538,26 @@ async def test_streams_keep_no_events(own: Server, prefix: str, among: list[str]
     await asyncio.to_thread(site.saw, *crowd)
     await asyncio.gather(*sending)
     assert sum(type(each) is Event for each in gc.get_objects()) < 100
+
+
+@in_loop
+async def test_a_crowd_of_streams_takes_turns_and_gets_one_text(site: FollowedSite) -> None:
+    """Or else no page is answered until each stream has encoded, and sent, all that came."""
+    presence = AsyncPresence(site.settings, clock=site.clock)
+    streams = [server_sent_events(presence.events()) for _ in range(50)]
+    assert {await anext(stream) for stream in streams} == {RETRY}
+    tasks = [asyncio.create_task(anext(stream)) for stream in streams]
+    waiters = presence.backend.feed("user").waiters
+    await asyncio.to_thread(wait_until, lambda: len(waiters) == len(streams))
+    site.saw("ann", "bob")
+    done = [0]
+    while done[-1] < len(streams):
+        await asyncio.sleep(0)
+        done.append(sum(task.done() for task in tasks))
+    assert max(now - before for before, now in pairwise(done)) <= 4
+    assert len({id(task.result()) for task in tasks}) == 1
+    for stream in streams:
+        await stream.aclose()
 
 
 def test_a_reader_holds_few_events(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:

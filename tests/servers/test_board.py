@@ -28,7 +28,6 @@ from presence_middleware.board import asgi as board
 from presence_middleware.events.iterators import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
-from tests.benchmarks.streams import receive_crowds
 from tests.support.asking import Answer, in_loop
 from tests.support.backends import Server, wait_until
 from tests.support.servers import BOARD, ENDED, ROOT, TOKEN, WebServer, uvicorn
@@ -402,12 +401,3 @@ async def test_an_error_of_the_server_reaches_it_unchanged(site: asgi.PresenceMi
     scope = Call(BEARER, "/presence/events").request.scope()
     with pytest.raises(KeyError, match="of the server"):
         await site(scope, Stream().receive, send)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_no_page_waits_while_a_hundred_streams_receive_a_crowd(own: Server, tmp_path: Path) -> None:
-    for crowd in receive_crowds(own.url, tmp_path, streams=100, joins=10_000, rounds=3):
-        # What the machine does meanwhile does not count: this is the work between two pages.
-        assert crowd.worked < 0.05, crowd
-        assert crowd.last < 10, "seconds; without other load less than two"
