@@ -196,21 +196,6 @@ def test_a_user_who_may_not_take_the_lease_asks_for_it_now_and_then(
     assert 1 < client.info("commandstats")["cmdstat_set"]["rejected_calls"] <= 11
 
 
-def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
-    opened: Open, client: Any
-) -> None:
-    processes = opened(1, **ANNOUNCED)
-    processes.comes("ann")
-    processes.go_on(2)
-    client.config_resetstat()
-    processes.go_on(int(WINDOW + LAG) - 3)
-    counted = sent(client)
-    assert processes.went == {"user": 0}
-    assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
-    processes.go_on(3)
-    assert processes.went == {"user": 1}
-
-
 def test_a_node_that_is_back_is_swept(opened: Open, cluster: Cluster) -> None:
     processes = opened(1, cluster.url, **ANNOUNCED, shards=3)
     recorder = processes.first
@@ -427,22 +412,6 @@ def at(minute: int) -> Any:
     return moment_of(NOON - NOON % 60 + minute * 60)
 
 
-def test_each_minute_is_sampled_once_and_listed_oldest_first(start: Start) -> None:
-    worker = start()
-    ask = worker.presence
-    go_on(worker, "ann")
-    go_on(worker, "ann", "bob")
-    worker.recorder.run_once()
-    go_on(worker, minutes=13)
-    history = ask.history()
-    assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
-    assert [sample.at for sample in history] == [at(n) for n in range(1, 16)]
-    assert [sample.count for sample in history[2:10]] == [2] * 8
-    assert history[-1].count == 0
-    assert ask.history(hours=3 / 60) == history[-3:]
-    assert {sample.count for sample in ask.history(kind="guest")} == {0}
-
-
 def test_the_peak_stays_with_its_time_until_it_is_reset(start: Start, prefix: str) -> None:
     worker = start()
     ask = worker.presence
@@ -479,7 +448,9 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
 def test_samples_older_than_the_retention_are_hidden_and_expire(start: Start, prefix: str) -> None:
     worker = start(history="1h")
     go_on(worker, minutes=70)
-    assert worker.presence.history() == worker.presence.history(hours=1)
+    ask = worker.presence.history
+    assert ask() == ask(hours=1)
+    assert ask(hours=3 / 60) == [Sample(at(minute), 0) for minute in (68, 69, 70)]
     left = worker.redis.ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
