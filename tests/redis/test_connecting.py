@@ -22,14 +22,8 @@ import redis
 import trustme
 import valkey
 
-from presence_middleware import (
-    AsyncPresence,
-    Presence,
-    PresenceUnavailable,
-    QueryError,
-    Settings,
-    SettingsError,
-)
+from presence_middleware import AsyncPresence, Presence, Settings
+from presence_middleware.errors import PresenceUnavailable, QueryError, SettingsError
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit

@@ -16,18 +16,10 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from presence_middleware import (
-    AsyncPresence,
-    Event,
-    EventsLost,
-    Presence,
-    PresenceUnavailable,
-    QueryError,
-    Settings,
-    UnsupportedQuery,
-)
+from presence_middleware import AsyncPresence, Event, Presence, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.connections import health
+from presence_middleware.errors import EventsLost, PresenceUnavailable, QueryError, UnsupportedQuery
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as streams_module
 from presence_middleware.events.iterators import AsyncEvents

@@ -13,16 +13,10 @@ import pytest
 import redis
 import trio
 
-from presence_middleware import (
-    AsyncPresence,
-    Presence,
-    PresenceUnavailable,
-    SettingsError,
-    asgi,
-    wsgi,
-)
+from presence_middleware import AsyncPresence, Presence, asgi, wsgi
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.server import ServerClock
+from presence_middleware.errors import PresenceUnavailable, SettingsError
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest

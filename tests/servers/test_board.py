@@ -14,17 +14,9 @@ import httpx
 import pytest
 import trio
 
-from presence_middleware import (
-    AsyncPresence,
-    Event,
-    EventsLost,
-    Presence,
-    PresenceUnavailable,
-    Settings,
-    asgi,
-    sse,
-)
+from presence_middleware import AsyncPresence, Event, Presence, Settings, asgi, sse
 from presence_middleware.board import asgi as board
+from presence_middleware.errors import EventsLost, PresenceUnavailable
 from presence_middleware.events.iterators import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
