@@ -835,10 +835,9 @@ outage-of-events-is-reported-each-second: While Redis stays away, that is said e
 -         self.since = now
 -         self.report
 +         self.report
-= redis/test_follow.py::test_events_go_on_when_gevent_patches_later_still
+= redis/test_follow.py::test_a_program_that_forks_or_is_patched_receives_events
 events-end-at-the-patch: Events go on if gevent patches after they were begun.
 ~ if self.page is not page: ==> if self._thread is not threading.current_thread():
-= redis/test_follow.py::test_events_hold_no_other_greenlet_when_gevent_patches_late
 queues-from-before-the-patch: Events hold no worker of gevent that patched after the import.
 ~ woken: queue.SimpleQueue[None] = queue ==> woken = __import__("_queue")
 = redis/test_follow.py::test_nothing_counts_on_a_site_that_slept_until_its_keys_expired

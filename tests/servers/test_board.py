@@ -76,6 +76,8 @@ def test_wsgi_and_asgi_answer_with_the_same_bytes(settings: Settings, path: str)
             assert one.status == other.status
             assert [*one.headers.items()] == [*other.headers.items()]
             assert but_time(one) == but_time(other)
+    recorder = recorder_for(site)
+    assert (recorder.stats().recorded, recorder.open_visits) == (0, {}), "to look is no visit"
 
 
 def test_the_board_shows_at_most_a_hundred_users(settings: Settings) -> None:
@@ -94,16 +96,6 @@ def test_the_board_is_found_below_a_mount_point(settings: Settings, send: Ask) -
     script = send(settings, Call(path="/presence/board.js"))
     assert send(settings, Call(path="/presence/board.js", mount="/shop")).body == script.body != OWN
     assert send(settings, Call(path="/presence-not", mount="/shop")).body == OWN
-
-
-@BOTH
-def test_looking_at_the_board_is_not_recorded_as_a_visit(settings: Settings, send: Ask) -> None:
-    for path in PATHS:
-        send(settings, Call(BEARER, f"/presence{path}"))
-    assert recorder_for(settings).stats().recorded == 0
-    assert recorder_for(settings).open_visits == {}
-    send(settings, Call(path="/elsewhere"))
-    assert recorder_for(settings).stats().recorded == 1
 
 
 @BOTH

@@ -14,12 +14,9 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from presence_middleware import Identity, Presence, Settings, Visit, asgi, wsgi
-from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import recorder_for
-from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, State, nothing
 from tests.support.statuses import Ask, Call, over_asgi, over_websocket, over_wsgi
-from tests.support.timed_site import Start
 
 Header = tuple[str, str]
 ANN, BOB = ("X-User", "ann"), ("X-User", "bob")
@@ -244,38 +241,6 @@ def test_a_passive_request_is_not_recorded(request_: Request, send: Ask, polled:
     sent(send, polled, Request(True, (ANN,)))
     assert recorder.flush()
     assert presence.is_online("ann"), "the same without it is a visit"
-
-
-@pytest.mark.parametrize(
-    ("headers", "path", "counts"),
-    [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
-)
-def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
-    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, start: Start
-) -> None:
-    process = start(exclude="+/poll, +/live/*")
-    recorder, presence, clock = process.recorder, process.presence, process.clock
-    began = clock.now
-    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-    scope = {"type": "websocket", "path": path, "headers": [(b"x-user", b"ann"), *headers]}
-    visit = AsgiVisit(recorder, scope)
-    for _ in range(30):
-        clock.now += 61
-        WsgiVisit(recorder, {"HTTP_X_USER": "bob", "PATH_INFO": "/poll"}).end()
-        polling = {**scope, "headers": [(b"x-user", b"bob"), (b"presence", b"passive")]}
-        AsgiVisit(recorder, polling).end()
-        recorder.run_once()
-        assert recorder.flush()
-        assert presence.is_online("bob") == (clock.now - began < 600)
-        assert presence.is_online("ann") == counts
-        assert visit.identity == Identity("user", "ann")
-    seen = presence.last_seen("bob")
-    assert seen is not None
-    assert seen.timestamp() == began
-    assert len(recorder.open_visits) == counts
-    visit.end()
-    assert recorder.flush()
-    assert presence.is_online("ann") == counts
 
 
 def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_address(
