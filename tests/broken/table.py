@@ -668,7 +668,7 @@ memory-of-each-thread: Threads that are the first to use memory:// see the same 
 = redis/test_embedded.py::test_a_server_that_does_not_end_is_killed
 deaf-server-is-waited-for: A server that does not end in time is killed.
 ~ os.kill(process, signal.SIGKILL) ==> pass
-= redis/test_embedded.py::test_a_server_that_loads_its_data_is_not_waited_for_to_join
+= redis/test_embedded.py::test_a_server_that_loads_is_waited_for_unless_to_join
 command-waits-for-loading: Whoever only joins a server waits for a second at most.
 ~ if start and reply.startswith(b"-LOADING"): ==> if reply.startswith(b"-LOADING"):
 = redis/test_embedded.py::test_a_server_that_others_use_is_not_waited_for_without_end
@@ -924,7 +924,7 @@ special-sighting-at-the-end: A visit counts from its arrival, not from its end.
 = redis/test_outages.py redis/test_slow_reads.py
 long-timeout: A hung server holds up a reader for half a second.
 ~ TIMEOUT = 0.5 ==> TIMEOUT = 5.0
-= redis/test_outages.py security/test_defects.py
+= redis/test_outages.py
 outage-fills-the-log: The log has one warning when an outage starts.
 ~ if is_first: ==> if True:
 = redis/test_outages.py::test_a_request_that_is_interrupted_once_is_a_visit_wherever_it_is

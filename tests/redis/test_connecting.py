@@ -428,6 +428,7 @@ def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the
     ("url", "said"),
     [
         ("redis://nowhere.invalid", r"connecting to nowhere\.invalid:6379"),
+        ("redis://a..b/0", "label empty or too long"),
         ("redis+cluster://ann:canary@127.0.0.1:1,127.0.0.1:2", "cannot be connected"),
         (
             "redis+sentinel://127.0.0.1:1,127.0.0.1:2/site"

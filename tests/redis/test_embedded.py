@@ -628,28 +628,22 @@ def test_a_journal_that_could_not_be_made_is_made_soon(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-@pytest.mark.parametrize(("answer", "seconds"), [(b"-LOADING data\r\n", None), (b"-ERR\r\n", 9.0)])
-def test_a_server_that_loads_or_has_time_is_waited_for(
-    running: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, seconds: float | None
+def test_a_server_that_loads_or_has_time_is_waited_for_unless_to_join(
+    running: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([answer] * 40)
-    real = supervisor.send_command
+    loading, real = b"-LOADING data\r\n", supervisor.send_command
+    answers = iter([loading] * 400)
     monkeypatch.setattr(
         embedded, "send_command", lambda *given: next(answers, None) or real(*given)
     )
-    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
-    embedded.serve(running, seconds=seconds)
-    assert next(answers, None) is None
-
-
-def test_a_server_that_loads_its_data_is_not_waited_for_to_join(
-    running: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "send_command", lambda *_: b"-LOADING data\r\n")
-    monkeypatch.setattr(embedded, "JOIN_SECONDS", 0.1)
-    monkeypatch.setattr(embedded, "LOADING_SECONDS", 9.0)
+    for name in ("START_SECONDS", "JOIN_SECONDS"):
+        monkeypatch.setattr(embedded, name, 0.1)
     with pytest.raises(PresenceUnavailable, match=r"no answer in 0\.1 seconds"):
         embedded.serve(running, start=False)
+    for answer, seconds in ((loading, None), (b"-ERR\r\n", 9.0)):
+        answers = iter([answer] * 40)
+        embedded.serve(running, seconds=seconds)
+        assert next(answers, None) is None
 
 
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_another(directory: Path) -> None:

@@ -16,7 +16,7 @@ import trio
 from presence_middleware import AsyncPresence, Presence, asgi, wsgi
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.server import ServerClock
-from presence_middleware.errors import PresenceUnavailable, SettingsError
+from presence_middleware.errors import SettingsError
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
@@ -53,19 +53,6 @@ def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
         wait_until(lambda: are_open(1))
     asyncio.run(ask_and_close())
     wait_until(lambda: are_open(0))
-
-
-@pytest.mark.parametrize("url", ["redis://a..b/0", "unix:///no"])
-def test_an_invalid_redis_address_is_an_ordinary_outage_and_logged_once(
-    url: str, recording: Recording, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder = recording(redis_url=url, **BY_HEADER)
-    WsgiVisit(recorder, {**BOB}).end()
-    assert not recorder.flush()
-    assert not recorder.flush()
-    assert (len(caplog.records), recorder.stats().pending) == (1, 1)
-    with pytest.raises(PresenceUnavailable):
-        Presence(recorder.settings).count()
 
 
 def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(

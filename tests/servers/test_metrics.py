@@ -116,43 +116,34 @@ def announcing(start: Start) -> Process:
     return start(identity=identity, events="user, guest", shards=4)
 
 
-def test_who_came_and_who_went_is_counted_by_kind(announcing: Process) -> None:
+def test_who_came_and_who_went_is_counted_and_the_sweep_lag_grows_until_somebody_sweeps(
+    announcing: Process,
+) -> None:
     recorder, clock = announcing.recorder, announcing.clock
     collector = PresenceCollector(recorder)
+
+    def found(name: str) -> dict[str, float]:
+        collector.next_read = 0.0
+        return values(scraped(collector), f"presence_{name}")
+
+    assert found("sweep_lag_seconds") == {}
     for name in ("ann", "bob", "ann"):
         visit(recorder, name)
     WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
     recorder.run_once()
-    found = scraped(collector)
-    assert values(found, "presence_came_total") == {"user": 2, "guest": 1}
-    assert values(found, "presence_went_total") == {"user": 0, "guest": 0}
-    assert recorder.stats().came == {"user": 2, "guest": 1}
-    clock.now += 2 * recorder.settings.window
-    wait_until(lambda: recorder.run_once() == 0 and sum(recorder.stats().went.values()) == 3)
-    visit(recorder, "ann")
-    recorder.run_once()
-    found = scraped(collector)
-    assert values(found, "presence_came_total") == {"user": 3, "guest": 1}
-    assert values(found, "presence_went_total") == {"user": 2, "guest": 1}
-
-
-def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: Process) -> None:
-    recorder, clock = announcing.recorder, announcing.clock
-    collector = PresenceCollector(recorder)
-    assert values(scraped(collector), "presence_sweep_lag_seconds") == {}
-    visit(recorder, "ann")
-
-    def lag() -> float:
-        collector.next_read = 0.0
-        return values(scraped(collector), "presence_sweep_lag_seconds")["user"]
-
-    recorder.run_once()
-    assert lag() == 0
+    assert found("came_total") == recorder.stats().came == {"user": 2, "guest": 1}
+    assert found("went_total") == {"user": 0, "guest": 0}
+    assert found("sweep_lag_seconds")["user"] == 0
     clock.now += recorder.settings.window + (recorder.settings.lag_seconds("user") or 0)
-    assert lag() == 0
+    assert found("sweep_lag_seconds")["user"] == 0
     clock.now += 100
-    assert lag() == pytest.approx(100)
-    wait_until(lambda: recorder.run_once() == 0 and lag() == 0)
+    assert found("sweep_lag_seconds")["user"] == pytest.approx(100)
+    wait_until(lambda: recorder.run_once() == 0 and sum(recorder.stats().went.values()) == 3)
+    assert found("sweep_lag_seconds")["user"] == 0
+    visit(recorder, "ann")
+    recorder.run_once()
+    assert found("came_total") == {"user": 3, "guest": 1}
+    assert found("went_total") == {"user": 2, "guest": 1}
 
 
 def test_many_scrapes_cause_one_redis_read_per_second(recorder: Recorder, place: Place) -> None:
