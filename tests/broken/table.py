@@ -621,7 +621,6 @@ moved-cluster-is-not-found: A Cluster that returns at other addresses is found b
 moved-cluster-is-not-found-by-its-nodes:
   A Cluster that returns at other addresses is found by its URL by whoever knows the time.
 -             self.forget_client()  # no known node answers
-= redis/test_cluster.py::test_without_one_primary_the_others_still_work_and_nobody_is_missing_later
 number-of-shards-is-away: A question to other nodes needs none that stores the number of shards.
 -             if not self.is_agreed:
 -                 raise

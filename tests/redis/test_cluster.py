@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan, keys
+from presence_middleware.stores import Batch, Plan, keys, moment_of
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from tests.support import timed_site
 from tests.support.backends import client_of, wait_until
@@ -143,55 +144,47 @@ def own(tmp_path: Path, prefix: str) -> Iterator[Site]:
     cluster.close()
 
 
-@pytest.mark.slow
 def test_without_one_primary_the_others_still_work_and_nobody_is_missing_later(own: Site) -> None:
-    own.comes(*PEOPLE)
-    wait_until(own.is_everyone_there)
-    lost = own.cluster.owner_of(keys.layout(own.settings.prefix))
-    there = [name for name in PEOPLE if own.home_of(name) is not lost]
-    away = next(name for name in PEOPLE if name not in there)
-    lost.pause()
-    for _ in range(3):
-        for name in there:
-            own.presence.leave(name)
-        own.presence.backend.layout.known_until = -math.inf
-        assert not any(map(own.presence.is_online, there))
-        wait_until(lambda: own.comes(*PEOPLE) or all(map(own.is_online, there)))  # type: ignore[func-returns-value]
-    with pytest.raises(PresenceUnavailable):
-        own.presence.count()
-    with pytest.raises(PresenceUnavailable):
-        own.presence.is_online(away)
-    wait_until(lambda: own.recorder.stats().pending == len(PEOPLE) - len(there))
-    lost.go_on()
-    wait_until(own.is_everyone_there, 20)
-    wait_until(lambda: own.recorder.stats().pending == 0)
-    assert adds_up(own.recorder)
-
-
-def test_writes_to_other_nodes_do_not_wait_for_the_one_of_the_agreement(own: Site) -> None:
-    """It is asked for the agreement again after some seconds."""
+    """Nor do they wait for that of the agreement, which is asked again after some seconds."""
     meta, clock = keys.layout(own.settings.prefix), Clock()
     hung = own.cluster.owner_of(meta)
-    name = next(each for each in PEOPLE if own.home_of(each) is not hung)
+    there = [name for name in PEOPLE if own.home_of(name) is not hung]
+    away = [name for name in PEOPLE if name not in there]
     recorder = Recorder(own.settings, clock=clock, background=False)
+    presence = Presence(own.settings, clock=clock)
 
-    def writes() -> None:
+    def comes(*names: str) -> bool:
         recorder.health.lost_connection()  # after it, another server may answer
-        visit(recorder, name)
-        assert recorder.flush()
+        for name in names:
+            visit(recorder, name)
+        return recorder.flush()
 
-    writes()
+    assert comes(*PEOPLE)
+    assert presence.count() == len(PEOPLE)
     hung.pause()
     with Stopwatch() as watch:
         for _ in range(8):
-            writes()
-    hung.go_on()
+            assert comes(there[0])
     assert watch.seconds < 8 * TIMEOUT / 2
+    for name in there:
+        presence.leave(name)
+    presence.backend.layout.known_until = -math.inf
+    assert not any(map(presence.is_online, there))
+    for ask in (presence.count, partial(presence.is_online, away[0])):
+        with pytest.raises(PresenceUnavailable):
+            ask()
+    clock.now += 1
+    assert not comes(*PEOPLE)
+    assert all(map(presence.is_online, there))
+    assert recorder.stats().pending == len(away)
+    hung.go_on()
     hung.client.ping()  # before the reply, it does what came meanwhile
     hung.client.delete(meta)
-    clock.now += MAX_PAUSE_SECONDS
-    writes()
+    came, clock.now = clock.now, clock.now + MAX_PAUSE_SECONDS
+    assert comes()
     assert hung.client.exists(meta)
+    assert presence.last_seen_among(PEOPLE) == dict.fromkeys(PEOPLE, moment_of(came))
+    assert adds_up(recorder)
 
 
 def test_while_a_node_is_away_a_question_about_it_delays_no_other(start: Start) -> None:
