@@ -66,11 +66,6 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         assert processes_of(tmp_path) == []
 
 
-def test_a_store_inside_a_process_is_refused() -> None:
-    """Each worker would show a number of its own, and no other shell any."""
-    assert "leave PRESENCE_REDIS_URL out" in refusal(free_port(), PRESENCE_REDIS_URL="memory://")
-
-
 @pytest.mark.skipif(not (IPV6.exists() and IPV6.read_text()), reason="no IPv6 here")
 def test_the_address_of_an_ipv6_host_is_one_that_a_browser_opens(tmp_path: Path) -> None:
     port = free_port()
@@ -88,6 +83,8 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
     with Demo(tmp_path, 0, **unset) as demo:
         assert "simulated" not in demo.output
         assert "pass another --port" in refusal(demo.port, XDG_STATE_HOME="/nowhere")
+        # Each worker would show a number of its own, and no other shell any.
+        assert "leave PRESENCE_REDIS_URL out" in refusal(1, PRESENCE_REDIS_URL="memory://")
         assert "you are bot curl," in demo.get("curl/8")
         client = demo.visitor
         for number, path in enumerate(PAGES, 1):
