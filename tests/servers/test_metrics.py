@@ -23,15 +23,14 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Answer, exchange
 from tests.support.backends import wait_until
-from tests.support.beside import in_thread, on_call
+from tests.support.beside import on_call
 from tests.support.faults import Fault, Place, adds_up, hung, refused
-from tests.support.servers import ROOT, WebServer, uvicorn
+from tests.support.servers import ROOT
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Process, Start, visit
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
 SOON = 1.5  # seconds: two timeouts, and some noise
-LONG = 1.5  # seconds; less than a read may take
 
 Samples = dict[tuple[str, str], float]
 """Values by name, and by the one label if there is any."""
@@ -193,29 +192,6 @@ def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_c
     MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
     registry.register(collector)
     assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
-
-
-def test_no_request_waits_for_a_blocked_scrape(place: Place, prefix: str, tmp_path: Path) -> None:
-    # With a long timeout, the scrape takes the two seconds of a read.
-    settings = {"PRESENCE_REDIS_URL": f"{place.url}?socket_timeout=9", "PRESENCE_PREFIX": prefix}
-    command = uvicorn("tests.support.site:asgi_site")
-    with (
-        WebServer(command, ROOT, tmp_path / "log", **settings) as server,
-        server.client("A") as scraper,
-        server.client("B") as browser,
-        hung(place),
-    ):
-        said, waits, begins = list[str](), list[float](), time.monotonic()
-        scrape = in_thread(lambda: said.append(scraper.get("/metrics").text))
-        with Stopwatch() as watch, scrape as thread:
-            while thread.is_alive():
-                asked = watch.seconds
-                browser.get("/")
-                waits.append(watch.seconds - asked)
-        took = time.monotonic() - begins
-        assert took > LONG
-        assert max(waits) < took / 2
-        assert "\npresence_up 0.0\n" in said[0]
 
 
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}

@@ -8,8 +8,6 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Iterable
-from functools import cache
-from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 if "WITHOUT_THREADS" in os.environ:
@@ -65,9 +63,6 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": f"{kind}.complete"})
         return
     path, presence = scope["path"].removeprefix(scope.get("root_path", "")), scope.get(READER)
-    if path.startswith("/metrics"):
-        await metrics()(scope, receive, send)
-        return
     if path == "/events":
         await events(scope, receive, send)
         return
@@ -102,16 +97,6 @@ async def events(scope: Scope, receive: Receive, send: Send) -> None:
             yield message
 
     await StreamingResponse(messages(), headers=sse.HEADERS)(scope, receive, send)
-
-
-@cache
-def metrics() -> Any:
-    from prometheus_client import REGISTRY
-
-    from presence_middleware.prometheus import PresenceCollector, make_asgi_app
-
-    REGISTRY.register(PresenceCollector())
-    return make_asgi_app()
 
 
 wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)
