@@ -27,14 +27,13 @@ from presence_middleware.errors import PresenceUnavailable, QueryError, Settings
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
-from tests.servers.test_command_answers import Script
 from tests.support.asking import in_loop
 from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.beside import in_thread, on_call
 from tests.support.faults import hung
 from tests.support.servers import free_port
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import awaited, visit
+from tests.support.timed_site import awaited
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -400,24 +399,6 @@ def test_the_error_about_a_renamed_command_names_it_and_no_arguments(
     stack.callback(server.stop)
     with pytest.raises(PresenceUnavailable, match=r"^Redis refused: unknown command 'ZCOUNT'$"):
         QUESTIONS[ask](settings(server.url, "presence"))
-
-
-def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the_rest(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = url_of_user(valkey, prefix, "+@all", "-info", "-config")
-    recorder = Recorder(settings(url, prefix))
-    visit(recorder, "ann")
-    wait_until(lambda: recorder.hints.has_asked_server)
-    recorder.close()
-    assert recorder.stats().last_error is None
-    assert not caplog.records
-    found = Script({"PRESENCE_REDIS_URL": url, "PRESENCE_PREFIX": prefix})("doctor")
-    assert found.exit_code == 1
-    assert "WRONG Redis refused: " in found.stdout
-    assert "ok    clock: " in found.stdout
-    assert "ok    kind user: sorted-set, 1 member in 1 key" in found.stdout
-    assert PASSWORD not in found.stdout + found.stderr
 
 
 # Sentinels, and servers that are away.

@@ -84,6 +84,8 @@ def test_what_is_wrong_is_reported_and_the_other_checks_still_run(
     url = url_of_user(valkey, variables["PRESENCE_PREFIX"], "+@all", "-info")
     refusals = examined({**variables, "PRESENCE_REDIS_URL": url}).stdout
     assert refusals.count("has no permissions to run the 'info' command") == 1
+    assert "ok    clock: " in refusals
+    assert "ok    kind guest: sorted-set, 1 member in 1 key" in refusals
     ill = json.loads(examined(variables, "--json", "--no-settings").stdout)
     assert (ill["is_right"], ill["settings"]) == (False, {})
     assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
