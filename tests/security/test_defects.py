@@ -131,19 +131,7 @@ class Meanwhile:
         return cls.found
 
 
-SLOWLY, DEFAULT = f"{__name__}:Meanwhile.read", "user=auth, guest=visitor"
-
-
-def test_a_visit_that_ends_during_identification_is_still_identified(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = recording(identity=f"member={SLOWLY}, {DEFAULT}")
-    visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
-    monkeypatch.setattr(Meanwhile, "happens", visit.end)
-    visit.note()
-    assert visit.is_over
-    recorder.flush()
-    assert Presence(recorder.settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+SLOWLY = f"{__name__}:Meanwhile.read"
 
 
 def test_a_user_who_is_named_during_identification_replaces_who_was_there(
