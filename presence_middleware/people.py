@@ -117,9 +117,12 @@ class Person:
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
 
-    def last_act(self) -> float:
-        """Return when the person was last seen, or departed."""
-        return max(self.seen, self.left.at, self.goodbye.at)
+    def has_acted(self, since: float) -> bool:
+        """Return whether the person was seen, said goodbye or may be refused after `since`.
+
+        Whoever left may have a connection open, of which no later sighting must count.
+        """
+        return max(self.seen, self.goodbye.at) > since or self.left.at > NEVER
 
     def departures_due(self) -> Sequence[Departed]:
         """Return the departures to send, the oldest first.
@@ -238,7 +241,7 @@ class Memory:
         ending = self.recent
         if not has_just_ended:  # those who ended a long silence are among the people from before it
             since = now - self._window
-            ending = {who: each for who, each in ending.items() if each.last_act() > since}
+            ending = {who: each for who, each in ending.items() if each.has_acted(since)}
         self._earlier, self.recent = ending, {}
         for person in waiting:
             self.recent[person.who] = person

@@ -332,7 +332,7 @@ other-server-is-trusted: After a lost connection, a process asks at once whether
 ~ write.checked = -math.inf  # another server may answer ==> pass
 = contract/test_departures.py::test_who_came_after_silence_is_written_again
 silence-forgets-who-ends-it: A process remembers who came after a long silence.
-~ if each.last_act() > since} ==> if False}
+~ if each.has_acted(since)} ==> if False}
 late-round-forgets-early: A process remembers for a window who came before a late round.
 -         self.period_ends = now + self._window
 +         began = self.period_ends if has_just_ended else now
@@ -852,6 +852,8 @@ erased-user-is-announced: Whoever is erased before they were written is never an
 ~ if act is ERASED and person.sent < person.seen <= person.left.at: ==> if False:
 
 = redis/test_open_connections.py
+stop-forgets-who-left: Whoever left stays offline after a stop of the process, connected or not.
+~ > since or self.left.at > NEVER ==> > since
 crawler-counts-before-its-login: Whoever logs in late on a connection of a program is no crawler.
 ~ crawler.awaits_login = any(set_by_app) ==> crawler.awaits_login = False
 prefetch-is-kept: Whatever is no visit is not kept, also if its body is never closed.
