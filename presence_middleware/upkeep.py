@@ -138,8 +138,8 @@ class Upkeep:
         """Take a lease that has ended soon from now on, because this process follows events."""
         self._pause, self._look_at = 0.0, -math.inf
 
-    def run(self, driver: Driver) -> None:
-        """Do what is due, unless another process does. Return at once if nothing is.
+    def run(self, driver: Driver) -> bool:
+        """Do what is due, unless another process does. Return False at once if nothing is.
 
         Raises `PresenceUnavailable` if Redis does not answer. A node of a Cluster that is away
         stops no other.
@@ -170,6 +170,8 @@ class Upkeep:
             finally:
                 self._generation = health.generation
                 lock.release()
+            return True
+        return False
 
     def give_up(self, driver: Driver, deadline: float = math.inf) -> None:
         """Let another process take the lease at once. Never raises.

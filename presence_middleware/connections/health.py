@@ -7,7 +7,9 @@ the server itself, or the whole Cluster.
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from .. import logs
 from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
@@ -122,12 +124,13 @@ class RedisHealth:
                 self.last_error,
             )
 
-    def all_written(self, written: int, dropped: int) -> None:
+    def all_written(self, written: int, reasons: Counter[Any]) -> None:
         """Note that no sighting waits any longer, and log the end of an outage.
 
-        `written` is the number of sightings that had waited. `dropped` is the number of sightings
-        dropped since the process began.
+        `written` is the number of sightings that had waited. `reasons` are those for which
+        sightings were dropped since the process began, with their numbers.
         """
+        dropped = reasons["expired"] + reasons["full"]
         self.failing.clear()
         with self._lock:
             is_last, self.is_outage = self.is_outage, False

@@ -268,7 +268,9 @@ class Recorder:
             is_written = self._write(self.health.resting()).is_complete
             with self.writer.lock:
                 self.writer.rewrite_lost()
-            self.backend.upkeep.run(self.writer.driver)
+            is_answered = self.backend.upkeep.run(self.writer.driver)
+            if is_answered and self.health.is_outage and self.people.is_empty:
+                self.health.all_written(0, self.people.dropped)
             now = self.stamp()
             if now >= self.people.period_ends:
                 self.guests.turn(now)
@@ -304,8 +306,7 @@ class Recorder:
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
             if attempt.is_complete:
-                dropped = people.dropped["expired"] + people.dropped["full"]
-                health.all_written(people.flushed - flushed, dropped)
+                health.all_written(people.flushed - flushed, people.dropped)
             else:
                 now, settings = self.stamp(), self.settings
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}

@@ -879,6 +879,11 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 +         now = self._stamp()
 +         for number, visit in enumerate(list(self), 1):
 
+= redis/test_outages.py::test_an_outage_ends_also_if_nobody_comes
+outage-of-an-idle-process-stays: An outage that a process without visitors has met ends with it.
+~ if is_answered and self.health.is_outage and self.people.is_empty: ==> if False:
+outage-ends-before-the-write: It lasts until that is written which a server has lost.
+~ self.health.is_outage and self.people.is_empty: ==> self.health.is_outage:
 = redis/test_outages.py
 shorter-window-looks-like-a-loss: A process with a shorter window makes no idle one notice a loss.
 ~ now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 ==> now - self.window - 2

@@ -7,6 +7,7 @@ import signal
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from tests.support.faults import (
     adding_up,
     hung,
     killed,
+    restarted,
 )
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, Recording, Start, awaited, get
@@ -150,9 +152,24 @@ def test_the_end_of_an_outage_says_what_was_dropped_in_it(caplog: pytest.LogCapt
     health = RedisHealth()
     for dropped_since_start in (2, 3):
         health.outage(PresenceUnavailable("away"), pending=1)
-        health.all_written(1, dropped_since_start)
+        health.all_written(1, Counter(expired=1, full=dropped_since_start - 1, left=9))
     ends = [each.rpartition(", ")[2] for each in caplog.messages if "recording again" in each]
     assert ends == ["dropped 2", "dropped 1"]
+
+
+@pytest.mark.parametrize(("fault", "lost"), [(hung, 0), (restarted, 1)])
+def test_an_outage_ends_also_if_nobody_comes(
+    own: Server, start: Start, caplog: pytest.LogCaptureFixture, fault: Any, lost: int
+) -> None:
+    process = start(own.url)
+    process.saw("ann")
+    with fault(own):
+        process.looks()
+    process.looks()
+    process.looks()
+    begins, ends = caplog.messages
+    assert begins.startswith("cannot record who is online, keeping 0 sightings")
+    assert re.match(f"recording again after .*: wrote {lost} sightings", ends)
 
 
 def test_an_outage_of_a_shard_lasts_until_it_is_written(
@@ -327,7 +344,7 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert health.is_refusing()
     health.succeeded("other")
     assert (health.is_well("other"), health.is_well("node")) == (True, False)
-    health.all_written(1, 0)
+    health.all_written(1, Counter())
     assert health.is_well("node")
 
 
