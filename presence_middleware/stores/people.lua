@@ -16,7 +16,7 @@
 local lifetime, -- of the keys, in seconds
   window, -- seconds for which an id is online after it was seen
   lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
-  slack, -- seconds beyond a window for which a departure is compared with sightings
+  slack, -- seconds beyond a window for which a departure is compared with sightings; clocks differ less
   is_server_time, -- 1 to lower departures to this server's clock; else 0
   max_members,
   process, -- empty to note no write
@@ -31,7 +31,7 @@ local MOST_REMOVED = 1000 -- from each key, because a command must stay short
 local FIRST, FIRST_DEPARTURE, FIRST_MOVE = 2, 2 + 2 * sightings, 2 + 2 * sightings + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0, 0}
-local clock = string.format('%d.%06d', unpack(redis.call('TIME'))) -- of this server
+local clock = string.format('%d.%06d', unpack(redis.call('TIME'))) -- of this server; may be set back
 local ids, left_at, is_dropped, departed, may_be_erased = {}, {}, {}, {}, false
 for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
@@ -41,8 +41,8 @@ local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reac
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
 local function later(one, other) return at_least(other, one or other) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
-local function is_ahead(score) return is_server_time == '1' and at_least(score, clock) end -- if set back
-local function is_over(score, latest) return at_least(latest, score or 0) or is_ahead(score) end
+local function is_ahead(score, by) return is_server_time == '1' and at_least(score, clock + (by or 0)) end
+local function is_over(score, latest, by) return at_least(latest, score or 0) or is_ahead(score, by) end
 local function has_left(id, since)
   return at_least(left_at[id], since)
     or may_be_erased and at_least(redis.call('ZSCORE', left, erased(id)), since)

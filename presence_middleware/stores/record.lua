@@ -92,7 +92,7 @@ end
 finish(function(act, id, moment, latest)
   local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
   local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
-  if not at_least(latest, last_seen or 0) then last_seen = false end -- seen since then: it stays
+  if not is_over(last_seen, latest, slack) then last_seen = false end -- seen since then: it stays
   local lowered = string.format('%.6f', moment - lowered_by)
   if act ~= GOODBYE then
     if last_seen then remove(id, score) end

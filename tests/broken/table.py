@@ -280,11 +280,11 @@ erasure-takes-what-follows-at-once: Whoever is erased has a last-seen time after
 second-logout-forgets-the-return: The same of two logouts in a row.
 ~ known.least_time(self.seen) or known.least ==> known.least_time(self.seen)
 older-departure-wins: Whoever came back before a logout was written stays online.
-- if not at_least(latest, last_seen or 0) then last_seen = false end
+- if not is_over(last_seen, latest, slack) then last_seen = false end
 clock-ahead-of-the-server: A moment ahead of the server is lowered to its clock.
 ~ is_ahead(latest) and clock or latest ==> latest
 second-logout-counts-before-the-return: Whoever leaves, returns and leaves again at once is offline.
-~ if not at_least(latest, last_seen or 0) then ==> if not at_least(moment, last_seen or 0) then
+~ is_over(last_seen, latest, slack) ==> is_over(last_seen, moment, slack)
 lost-data-is-not-noticed: What a server lost is written again.
 ~ return stored is None or stored < moment / 1e6 ==> return False
 silence-is-taken-for-loss: A process that was silent for a window has lost nothing.
@@ -313,7 +313,11 @@ erasure-takes-a-visit-with-it: Whoever is erased, returns and logs out has a las
 goodbye-is-sent-after-the-logout: Whoever closes a page and logs out was seen until then.
 ~ sorted(due, key=attrgetter("at")) ==> due
 erasure-leaves-what-is-ahead: An erasure holds also after the server's clock was set back.
-~ at_least(latest, score or 0) or is_ahead(score) ==> at_least(latest, score or 0)
+~ at_least(latest, score or 0) or is_ahead(score, by) ==> at_least(latest, score or 0)
+logout-leaves-who-is-ahead: Whoever leaves after that is offline.
+~ is_over(last_seen, latest, slack) ==> at_least(latest, last_seen or 0)
+logout-takes-a-return-with-it: Whoever is ahead by the difference of clocks has come back.
+~ is_over(last_seen, latest, slack) ==> is_over(last_seen, latest)
 departure-after-one-ahead-is-lost: The same in minute sets, of whoever is touched after it.
 ~ (is_ahead(known) or not at_least(known, moment)) ==> not at_least(known, moment)
 leave-of-a-stranger-is-not-repeated: Whom a process never saw stays offline after its leave().
