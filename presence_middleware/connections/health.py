@@ -79,6 +79,11 @@ class RedisHealth:
         failing = self.failing.copy()  # another thread may remove a failure at any time
         return {target for target, failure in failing.items() if now < failure.next_attempt}
 
+    def is_silent(self, target: str) -> bool:
+        """Return whether a target did not answer the last attempt, and is not to be tried now."""
+        failure = self.failing.get(target)
+        return failure is not None and not failure.is_refusal and target in self.resting()
+
     def is_refusing(self) -> bool:
         """Return whether any target answered, but refused the last attempt."""
         return any(failure.is_refusal for failure in list(self.failing.values()))

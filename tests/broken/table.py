@@ -591,6 +591,11 @@ writing-handler-counts-its-visitor: A handler that touches somebody does not cou
 shards-of-different-moments: On a single server, a read of many shards is a snapshot.
 ~ is_atomic and (batch.atomic or len(batch.commands) == 1) ==> is_atomic and batch.atomic
 
+= redis/test_cluster.py::test_readers_wait_no_more_for_a_node_once_a_write_found_it_hanging
+readers-wait-for-a-node-that-hangs: A node that hangs holds up few of the readers of a process.
+~ if not self._is_writer and self.health.is_silent(node.name): ==> if False:
+full-node-is-not-asked: A node that refuses writes is asked.
+~ failure is not None and not failure.is_refusal and target ==> failure is not None and target
 = redis/test_cluster.py
 write-waits-for-readers in connections/cluster.py: On a Cluster, too, a write waits for no reader.
 ~ __init__(*arguments, **options) ==> __init__(*arguments)
@@ -671,7 +676,7 @@ memory-of-each-thread: Threads that are the first to use memory:// see the same 
 = redis/test_embedded.py::test_a_server_that_does_not_end_is_killed
 deaf-server-is-waited-for: A server that does not end in time is killed.
 ~ os.kill(process, signal.SIGKILL) ==> pass
-= redis/test_embedded.py::test_a_server_that_loads_is_waited_for_unless_to_join
+= redis/test_embedded.py::test_a_server_that_loads_or_has_time_is_waited_for_unless_to_join
 command-waits-for-loading: Whoever only joins a server waits for a second at most.
 ~ if start and reply.startswith(b"-LOADING"): ==> if reply.startswith(b"-LOADING"):
 = redis/test_embedded.py::test_a_server_that_others_use_is_not_waited_for_without_end

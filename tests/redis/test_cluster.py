@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from presence_middleware.connections.clients import TIMEOUT
 from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS
 from presence_middleware.doctor import examine
+from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, keys, moment_of
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
@@ -184,6 +186,26 @@ def test_without_one_primary_the_others_still_work_and_nobody_is_missing_later(o
     assert hung.client.exists(meta)
     assert presence.last_seen_among(PEOPLE) == dict.fromkeys(PEOPLE, moment_of(came))
     assert adds_up(recorder)
+
+
+def test_readers_wait_no_more_for_a_node_once_a_write_found_it_hanging(own: Site) -> None:
+    recorder = Recorder(replace(own.settings, flush_interval=60.0), background=False)
+    presence, node, (name, *_) = Presence(backend=recorder.backend), own.home_of(PEOPLE[0]), PEOPLE
+    visit(recorder, name)
+    assert recorder.flush()
+    target = recorder.backend.driver.node_of(own.shards.shard_for(name).name)
+    recorder.health.failed(target, RedisRefused("it is full, and answers"))
+    assert presence.count() == 1
+    node.pause()
+    visit(recorder, name)
+    assert not recorder.flush()
+    for _ in range(2):  # the first may ask the node for the time
+        with Stopwatch() as watch, pytest.raises(PresenceUnavailable, match="a moment ago"):
+            presence.count()
+    assert watch.seconds < TIMEOUT / 2
+    node.go_on()
+    wait_until(recorder.flush)
+    assert presence.count() == 1
 
 
 def test_while_a_node_is_away_a_question_about_it_delays_no_other(start: Start) -> None:
