@@ -1319,6 +1319,9 @@ reused-environ-keeps-its-user: An environ that a server uses again does not keep
 lost-connection-is-not-counted in connections/drivers.py:
   After a lost connection, nothing is trusted that another server said.
 ~ self.health.lost_connection() ==> pass
+= security/test_defects.py::test_a_demoted_primary_is_abandoned_and_no_key_is_logged
+demoted-primary-is-kept: A server that refuses a write may be the primary no longer.
+~ if RedisRefused in map(type, replies): ==> if False:
 = security/test_defects.py::test_a_late_app_does_not_start_with_wrong_settings
 trio-starts-with-wrong-settings: Under trio, too, a site does not start with wrong settings.
 ~ return is_trio() ==> return False

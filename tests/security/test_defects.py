@@ -55,14 +55,17 @@ def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
     wait_until(lambda: are_open(0))
 
 
+@pytest.mark.parametrize("has_written", [False, True])
 def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, *, has_written: bool
 ) -> None:
-    """`SET visitor-key` fails on it, and the client's message quotes the command."""
+    """`SET visitor-key` or a script fails on it, and the client's message quotes the command."""
     client = redis.Redis.from_url(valkey.url)
     settings = by_header(valkey.url, prefix, identity="guest=visitor")
     recorder = Recorder(settings, client=client, background=False)
-    WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
+    for address in ("192.0.2.1", "192.0.2.2"):
+        assert not has_written or recorder.flush()
+        WsgiVisit(recorder, {"REMOTE_ADDR": address}).end()
     valkey.client.replicaof("127.0.0.1", "1")
     try:
         client.ping()
