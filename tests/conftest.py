@@ -177,6 +177,15 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Switch the garbage collector off: what is in a cycle lives on, with all that it refers to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def unwritten(valkey: Server, prefix: str) -> Callable[..., Settings]:
     """Makes the settings of sites that write when the test lets them."""
     usual = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m"}

@@ -1,7 +1,6 @@
 """The line of `MIDDLEWARE`, in Django under WSGI and ASGI, wrapped or not; and Channels."""
 
 import asyncio
-import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator
@@ -338,16 +337,13 @@ class Dropped:
         return HttpResponse("another")
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_a_response_that_is_dropped_unclosed_ends_its_visit(open_site: Open) -> None:
     site = open_site(Kind(layers=(*LAYERS, f"{__name__}.Dropped")))
     views["/"] = lambda _: StreamingHttpResponse([b"hello"])
-    gc.disable()  # a cycle would keep it
-    try:
-        assert site.get().text == "another"
-        assert site.seen() == ["guest"]
-        assert not site.recorder.open_visits
-    finally:
-        gc.enable()
+    assert site.get().text == "another"
+    assert site.seen() == ["guest"]
+    assert not site.recorder.open_visits
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -361,6 +357,7 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
     assert not site.recorder.open_visits
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_request_is_freed_without_a_garbage_collector(open_site: Open, *, streams: bool) -> None:
     site = open_site()
@@ -369,13 +366,9 @@ def test_a_request_is_freed_without_a_garbage_collector(open_site: Open, *, stre
     request = RequestFactory().get("/")
     request.session = type("Session", (), {"session_key": "key"})()
     freed = weakref.ref(request)
-    gc.disable()
-    try:
-        layer(request)
-        del request
-        assert freed() is None
-    finally:
-        gc.enable()
+    layer(request)
+    del request
+    assert freed() is None
     response.close()
     assert not site.recorder.open_visits
 
@@ -500,22 +493,16 @@ def test_the_tests_of_a_site_record_only_what_they_ask_for(
         assert not caplog.records
 
 
-@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("given", [{}, {"window": "5m"}])
 def test_a_setting_in_the_settings_of_django_is_reported(
-    open_site: Open,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    stack: ExitStack,
-    *,
-    is_given: bool,
+    given: dict[str, str], open_site: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if is_given:  # as in a site that copies its environment into its settings
-        monkeypatch.setenv("PRESENCE_WINDOW", "5m")
-    stack.enter_context(override_settings(PRESENCE_WINDOW="5m", PRESENCE_OF_MIND=1))
-    for _ in range(2):
-        open_site()
+    """Unless it is in the environment as well, as in a site that copies that into its settings."""
+    with override_settings(PRESENCE_WINDOW="5m", PRESENCE_OF_MIND=1):
+        for _ in range(2):
+            open_site(**given)
     text = "the settings of Django contain PRESENCE_WINDOW, which is read from the environment"
-    assert caplog.text.count(text) == (not is_given)
+    assert caplog.text.count(text) == (not given)
     assert "OF_MIND" not in caplog.text
 
 
@@ -564,37 +551,32 @@ def kept(prefix: str, source: str = "auth") -> Settings:
 
 
 GUEST, USER = Identity("guest", "1.2.3.4"), Identity("user", "7")
+NAME, EIGHT = Identity("user", "ann"), Identity("user", "8")
 NAMED = SimpleNamespace(pk=7, is_authenticated=True, username="ann")
-IN, OUT = {KEY: "7"}, dict[str, str]()
-Socket = tuple[object, dict[str, str] | None, dict[str, str], list[Identity]]
-# The user, the session before and after the consumer, and who is found before and after.
+IN, OUT, BY_NAME = {KEY: "7"}, dict[str, str](), "auth:username"
+Socket = tuple[str, object, dict[str, str] | None, dict[str, str], list[Identity]]
+# The source, the user, the session before and after the consumer, and who is found then.
 SOCKETS: dict[str, Socket] = {
-    "a user": (ANN, None, OUT, [USER, USER]),
-    "a lazy one": (loaded(ANN), None, OUT, [USER, USER]),
-    "refused": (loaded(NOBODY), IN, IN, [GUEST, GUEST]),
-    "nobody": (loaded(NOBODY), OUT, OUT, [GUEST, GUEST]),
-    "deleted": (DELETED, None, OUT, [GUEST, GUEST]),
-    "none": (None, None, OUT, [GUEST, GUEST]),
-    "a login": (loaded(NOBODY), OUT, IN, [GUEST, USER]),
-    "a logout": (loaded(ANN), IN, OUT, [USER, GUEST]),
-    "another user": (loaded(ANN), IN, {KEY: "8"}, [USER, Identity("user", "8")]),
-    "a cart": (loaded(ANN), IN, {**IN, "cart": "1"}, [USER, USER]),
-}
-NAME = Identity("user", "ann")
-OF_NAMES: dict[str, Socket] = {
-    "a name": (NAMED, OUT, OUT, [NAME, NAME]),
-    "no name": (ANN, OUT, OUT, [GUEST, GUEST]),
-    "no user": (NOBODY, OUT, OUT, [GUEST, GUEST]),
-    "a login without a name": (NOBODY, OUT, IN, [GUEST, GUEST]),
+    "a user": ("auth", ANN, None, OUT, [USER, USER]),
+    "a lazy one": ("auth", loaded(ANN), None, OUT, [USER, USER]),
+    "refused": ("auth", loaded(NOBODY), IN, IN, [GUEST, GUEST]),
+    "nobody": ("auth", loaded(NOBODY), OUT, OUT, [GUEST, GUEST]),
+    "deleted": ("auth", DELETED, None, OUT, [GUEST, GUEST]),
+    "none": ("auth", None, None, OUT, [GUEST, GUEST]),
+    "a login": ("auth", loaded(NOBODY), OUT, IN, [GUEST, USER]),
+    "a logout": ("auth", loaded(ANN), IN, OUT, [USER, GUEST]),
+    "another user": ("auth", loaded(ANN), IN, {KEY: "8"}, [USER, EIGHT]),
+    "a cart": ("auth", loaded(ANN), IN, {**IN, "cart": "1"}, [USER, USER]),
+    "a name": (BY_NAME, NAMED, OUT, OUT, [NAME, NAME]),
+    "no name": (BY_NAME, ANN, OUT, OUT, [GUEST, GUEST]),
+    "no user": (BY_NAME, NOBODY, OUT, OUT, [GUEST, GUEST]),
+    "a login without a name": (BY_NAME, NOBODY, OUT, IN, [GUEST, GUEST]),
 }
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [*(("auth", name) for name in SOCKETS), *(("auth:username", name) for name in OF_NAMES)],
-)
-def test_a_sockets_user_is_of_its_scope_then_session(source: str, name: str, prefix: str) -> None:
-    user, before, after, expected = {**SOCKETS, **OF_NAMES}[name]
+@pytest.mark.parametrize("name", SOCKETS)
+def test_a_sockets_user_is_of_its_scope_then_session(name: str, prefix: str) -> None:
+    source, user, before, after, expected = SOCKETS[name]
 
     async def consumer(scope: Scope, *_: object) -> None:
         own = {**scope, "user": "as login() and logout() leave it"}

@@ -5,7 +5,6 @@ of all in tests/redis/test_templates.py.
 """
 
 import asyncio
-import gc
 import importlib
 import sys
 import weakref
@@ -472,8 +471,8 @@ def test_what_flask_runs_before_a_request_may_run_after_it(memory: Settings) -> 
         assert app.preprocess_request() is None
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) -> None:
-    """Without the garbage collector: a cycle would keep it, and all that the site puts there."""
     app = FlaskSite(memory).app
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -483,17 +482,12 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
 
     app.before_request(watch)
     environ = EnvironBuilder("/login/ann").get_environ()
-    gc.collect()
-    gc.disable()
-    try:
-        for path in ("/", "/login/ann", "/logout", "/login/bob"):
-            body = app({**environ, "PATH_INFO": path}, lambda *_: None)
-            list(body)
-            body.close()
-            del body
-            assert len(alive) == 0, path
-    finally:
-        gc.enable()
+    for path in ("/", "/login/ann", "/logout", "/login/bob"):
+        body = app({**environ, "PATH_INFO": path}, lambda *_: None)
+        list(body)
+        body.close()
+        del body
+        assert len(alive) == 0, path
 
 
 def test_a_handler_of_fastapi_in_a_thread_asks_the_loop(memory: Settings) -> None:
