@@ -93,7 +93,7 @@ def test_departures_are_forgotten_a_bounded_number_in_each_write(
 
 # The guests of one address.
 
-ADDRESS = "192.0.2.7"
+ADDRESS, NO_PROXIES = "192.0.2.7", Proxies()
 
 
 def view(address: str | None, **headers: str) -> WsgiRequest:
@@ -104,11 +104,7 @@ def view(address: str | None, **headers: str) -> WsgiRequest:
 class Door:
     """Guests, a clock, and how many were too many."""
 
-    def __init__(
-        self,
-        proxies: Proxies = Proxies(),  # noqa: B008 - frozen
-        remembered: int = 20_000,
-    ) -> None:
+    def __init__(self, proxies: Proxies = NO_PROXIES, remembered: int = 20_000) -> None:
         self.clock, self.refused = Clock(), 0
         self.reported: list[str] = []
         self.people = People(remembered, WINDOW, WINDOW / 8)
@@ -137,18 +133,6 @@ class Door:
 
 def _lengths(holder: object) -> list[int]:
     return [len(held) for held in vars(holder).values() if isinstance(held, (dict, set, deque))]
-
-
-def test_each_address_has_its_own_quota_of_guests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guests, "COUNTED", 100)
-    door = Door()
-    assert door.come("forged", 101) == guests.QUOTA
-    assert door.reported == ["host"]
-    assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
-    assert door.come("other", 150, "192.0.2.8") == guests.QUOTA
-    assert door.comes("one more", "2001:db8::1")
-    for n in range(60):  # of these, some would share a counter by chance
-        assert door.come("guest", guests.QUOTA, f"198.51.100.{n}") == guests.QUOTA
 
 
 # In turn: how long a step takes, how many there are, and who comes at each: regulars, then others.
@@ -231,6 +215,9 @@ def test_quotas_go_on_with_more_networks_than_are_counted(monkeypatch: pytest.Mo
     assert door.come("late", 60, "198.51.100.0") == guests.QUOTA - 61, "the first are still counted"
     assert guests.QUOTA - 10 < door.come("forged", 500) <= guests.QUOTA
     assert door.comes("guest", "198.51.100.149"), "the known go on"
+    first = Door()
+    for n in range(60):  # of these, some would share a counter by chance
+        assert first.come("guest", guests.QUOTA, f"198.51.100.{n}") == guests.QUOTA
 
 
 def test_remembered_guests_are_bounded_and_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,18 +238,18 @@ PRIVATE = ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "172.16.0.9", "19
 PRIVATE += ["169.254.1.1", "100.64.0.9", "fd00::1", "fe80::1%eth0"]
 LISTED = parse_proxies("10.0.0.0/8, unix")
 PEERS: list[tuple[str | None, dict[str, str], Proxies, bool]] = [
-    *[(peer, headers, Proxies(), False) for peer in PRIVATE for headers in ({}, FORWARDED)],
-    ("10.1.2.3", {"forwarded": "for=203.0.113.9"}, Proxies(), False),
-    ("10.1.2.3", {"x_real_ip": "203.0.113.9"}, Proxies(), False),
-    (None, {}, Proxies(), False),
+    *[(peer, headers, NO_PROXIES, False) for peer in PRIVATE for headers in ({}, FORWARDED)],
+    ("10.1.2.3", {"forwarded": "for=203.0.113.9"}, NO_PROXIES, False),
+    ("10.1.2.3", {"x_real_ip": "203.0.113.9"}, NO_PROXIES, False),
+    (None, {}, NO_PROXIES, False),
     *[(peer, {}, each, False) for peer in ("10.1.2.3", None) for each in (LISTED, Proxies(1))],
     # Clients that pretend to be a proxy, or that hide behind one with a header of their own.
     (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, LISTED, True),
     (None, {**FORWARDED, "forwarded": "for=6.6.6.6"}, Proxies(1), True),
-    *[("8.8.8.8", {}, trusted, True) for trusted in (LISTED, Proxies(1), Proxies())],
-    ("2001:4860:4860::8888", {}, Proxies(), True),
-    ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"}, Proxies(), True),
-    ("10.1.2.3", {"x_forwarded_for": "10.1.2.3"}, Proxies(), True),  # a server has looked
+    *[("8.8.8.8", {}, trusted, True) for trusted in (LISTED, Proxies(1), NO_PROXIES)],
+    ("2001:4860:4860::8888", {}, NO_PROXIES, True),
+    ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"}, NO_PROXIES, True),
+    ("10.1.2.3", {"x_forwarded_for": "10.1.2.3"}, NO_PROXIES, True),  # a server has looked
 ]
 
 
@@ -273,7 +260,7 @@ def test_a_private_peer_has_no_quota_and_a_client_has_one(
     """The clients of a proxy look alike, so a quota would record 100 of all of them."""
     door = Door(proxies)
     assert door.come("guest", 500, peer, **headers) == (guests.QUOTA if has_quota else 500)
-    is_silent = not has_quota and proxies == Proxies() and not FORWARDED.keys() & headers.keys()
+    is_silent = not has_quota and proxies == NO_PROXIES and not FORWARDED.keys() & headers.keys()
     if is_silent and "forwarded" not in headers:
         assert set(door.reported) == {"silent"}
 
@@ -286,28 +273,6 @@ def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: st
     visit = WsgiVisit(recorder, {"REMOTE_ADDR": address, "HTTP_USER_AGENT": browser, **environ})
     visit.end()
     return visit.identity
-
-
-@pytest.mark.parametrize("source", ["ip", "ip:raw", "visitor", "cookie:sid"])
-def test_the_addresses_of_a_network_are_within_its_quota(recording: Recording, source: str) -> None:
-    recorder = recording(identity=f"user=auth, guest={source}", secret="a secret of the test")
-    for n in range(guests.QUOTA + 50):
-        asks(recorder, "a browser", f"2001:db8::{n:x}", HTTP_COOKIE=f"sid={n}")
-    assert recorder.flush()
-    assert recorder.stats().dropped == {"quota": 50}
-
-
-@pytest.mark.parametrize("given", [{}, {"trusted_proxies": "1"}])
-def test_addresses_that_are_cut_short_share_no_quota(recording: Recording, given: Any) -> None:
-    recorder = recording(identity="guest=visitor", ip_prefix="/24, /56", **given)
-    for n in range(2 * guests.QUOTA):
-        address = f"198.51.100.{n}"
-        forwarded = {"HTTP_X_FORWARDED_FOR": address} if given else {}
-        asks(recorder, f"browser {n}", ADDRESS if given else address, **forwarded)
-    assert recorder.stats().dropped == {}
-    for n in range(2 * guests.QUOTA):
-        asks(recorder, f"forged {n}", "203.0.113.9", HTTP_X_FORWARDED_FOR="203.0.113.9")
-    assert recorder.stats().dropped == {"quota": guests.QUOTA}
 
 
 def test_who_enters_a_room_is_within_the_quota(recording: Recording) -> None:
@@ -335,26 +300,35 @@ def test_users_visits_and_other_guests_share_no_quota(recording: Recording) -> N
     assert Presence(recorder.settings).counts() == {"user": 251, "guest": guests.QUOTA, "bot": 0}
 
 
-@pytest.mark.parametrize(
-    ("given", "address", "headers", "dropped"),
-    [
-        ({"identity": "guest=cookie:sid, guest=visitor"}, ADDRESS, {}, {"quota": 150}),
-        # An address that is cut short is still that of a proxy.
-        (
-            {"identity": "guest=visitor", "ip_prefix": "/24, /56"},
-            "10.1.2.3",
-            {"HTTP_X_FORWARDED_FOR": "203.0.113.9"},
-            {},
-        ),
-        # An address that is no text is a mistake of the server, which harms no request.
-        *(({"identity": "guest=visitor"}, address, {}, {}) for address in (5, b"::1")),
-    ],
-)
-def test_a_request_past_the_quota_is_counted_once(
-    recording: Recording, given: Any, address: Any, headers: Any, dropped: Any
+CUT = {"ip_prefix": "/24, /56"}
+BEHIND = {**CUT, "trusted_proxies": "1"}
+Quota = tuple[str, dict[str, str], Any, str, int]
+OF_A_NETWORK = ("ip", "ip:raw", "visitor", "cookie:sid")
+# A source, settings, the addresses of peers, those that they forward, and how many are too many.
+QUOTAS: list[Quota] = [
+    ("cookie:sid, guest=visitor", {}, ADDRESS, "", 150),
+    # The addresses of a network share a quota.
+    *((source, {}, "2001:db8::{:x}", "", 150) for source in OF_A_NETWORK),
+    # Those that are cut short do not, and are still those of a proxy.
+    ("visitor", CUT, "198.51.100.{}", "", 0),
+    ("visitor", CUT, "10.1.2.3", "203.0.113.9", 0),
+    ("visitor", CUT, "203.0.113.9", "203.0.113.9", 150),
+    ("visitor", BEHIND, ADDRESS, "198.51.100.{}", 0),
+    ("visitor", BEHIND, ADDRESS, "203.0.113.9", 150),
+    # An address that is no text is a mistake of the server, which harms no request.
+    *(("visitor", {}, address, "", 0) for address in (5, b"::1")),
+]
+
+
+@pytest.mark.parametrize("quota", QUOTAS)
+def test_a_guest_past_the_quota_of_an_address_or_network_is_counted_once(
+    quota: Quota, recording: Recording
 ) -> None:
-    recorder = recording(**given, secret="0123456789abcdef")
+    source, given, address, forwarded, dropped = quota
+    recorder = recording(identity=f"user=auth, guest={source}", secret="0123456789abcdef", **given)
     for n in range(250):
-        asks(recorder, f"browser {n}", address, HTTP_COOKIE=f"sid=forged{n}", **headers)
+        headers = {"HTTP_X_FORWARDED_FOR": forwarded.format(n)} if forwarded else {}
+        peer = address.format(n) if isinstance(address, str) else address
+        asks(recorder, f"browser {n}", peer, HTTP_COOKIE=f"sid=forged{n}", **headers)
     assert recorder.stats().recorded == 250
-    assert recorder.stats().dropped == dropped
+    assert recorder.stats().dropped == ({"quota": dropped} if dropped else {})
