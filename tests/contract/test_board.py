@@ -6,7 +6,8 @@ import json
 import random
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -170,19 +171,14 @@ def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
     assert stats["cmdstat_pfcount"]["calls"] == 1, "each read contains one for the bots"
 
 
-@pytest.fixture
-def silent(valkey: Server) -> Iterator[Settings]:
-    """The settings of a site whose Redis accepts connections and never answers."""
-    proxy = Proxy(valkey.socket)
-    proxy.answer = b""
-    yield Settings.from_env({}, redis_url=f"redis://{HOST}:{proxy.port}")
-    proxy.refuse()
-
-
 @in_loop
 async def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
-    silent: Settings, ask: Callable[..., SharedRead]
+    valkey: Server, stack: ExitStack, ask: Callable[..., SharedRead]
 ) -> None:
+    proxy = Proxy(valkey.socket)
+    stack.callback(proxy.refuse)
+    proxy.answer = b""  # it accepts connections and never answers
+    silent = Settings.from_env({}, redis_url=f"redis://{HOST}:{proxy.port}")
     cache, presence = Cache(), AsyncPresence(silent)
     waiting = asyncio.gather(
         *(cache.get(ask("/counts"), presence.run, is_async=True) for _ in range(READERS))

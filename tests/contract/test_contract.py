@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
@@ -29,24 +28,7 @@ OF_EACH_SERVER = pytest.mark.parametrize("backend_url", ["valkey", *OTHERS], ind
 """Also without `-m matrix`: the core of what is tested with every server."""
 
 
-@pytest.fixture
-def people(site: Process) -> Presence:
-    """ann and bob are online, cid went more than a window and a minute ago; so is a guest."""
-    site.saw("ann", "bob", ago=300)
-    site.saw("ann")
-    site.saw("cid", ago=720)
-    site.saw("g1", kind="guest")
-    return site.presence
-
-
 # Arguments
-
-
-@IN_MEMORY
-def test_a_window_may_be_seconds_a_timedelta_or_text(people: Presence) -> None:
-    for window in (120, 120.0, timedelta(minutes=2), "2m", "120s", " 120 "):
-        assert people.counts(window=window) == {"user": 1, "guest": 1}
-    assert people.counts() == {"user": 2, "guest": 1}
 
 
 @IN_MEMORY
@@ -194,8 +176,12 @@ def test_times_of_another_program_do_not_block_a_reader(start: Start, prefix: st
 
 
 @WITH_IDS
-def test_online_friends_are_those_of_a_set_or_sorted_set(site: Process, people: Presence) -> None:
-    key, inf = f"{site.settings.prefix}:friends", float("inf")
+def test_online_friends_are_those_of_a_set_or_sorted_set(site: Process) -> None:
+    key, inf, people = f"{site.settings.prefix}:friends", float("inf"), site.presence
+    site.saw("ann", "bob", ago=300)
+    site.saw("ann")
+    site.saw("cid", ago=720)  # went more than a window and a minute ago
+    site.saw("g1", kind="guest")
     for friends in (
         {"ann": 1.0, "bob": 1e18, "cid": 1e18, "stranger": 3.0},
         {"ann": -inf, "bob": inf, "cid": inf, "stranger": 0.0},

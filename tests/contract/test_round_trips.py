@@ -8,10 +8,11 @@ import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
+from presence_middleware import Presence, QueryError, Settings, asgi, recorder_for, wsgi
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.beside import on_call
+from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import IDENTITY, Recording, visit
 
 Sent = list[list[list[Any]]]
@@ -79,25 +80,17 @@ def test_a_handler_writes_and_reads_at_once(unwritten: Callable[..., Settings], 
     assert names(sent) == [["EVALSHA", "ZCOUNT"]]
 
 
-def test_a_handler_that_writes_counts_no_visitor_yet(unwritten: Callable[..., Settings]) -> None:
+@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+def test_a_handler_that_writes_counts_no_visitor_yet(
+    ask: Ask, unwritten: Callable[..., Settings]
+) -> None:
     """Who is a guest may log in afterwards."""
-    recorded, settings = [], unwritten(identity=IDENTITY)
-
-    def app(environ: Any, _: Any) -> list[bytes]:
-        environ["presence_middleware.presence"].touch("bob")
-        recorded.append(wrapped.recorder.stats().recorded)
-        return []
-
-    async def async_app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        await scope["presence_middleware.presence"].touch("bob")
-        recorded.append(wrapped.recorder.stats().recorded)
-        await scope["presence_middleware.presence"].aclose()
-
-    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
-    wrapped({"HTTP_X_USER": "ann"}, lambda *_: None)  # type: ignore[arg-type]
-    scope = {"type": "http", "path": "/", "headers": [(b"x-user", b"ann")]}
-    asyncio.run(asgi.PresenceMiddleware(async_app, settings=settings)(scope, None, None))  # type: ignore[arg-type]
-    assert recorded == [0, 1]
+    settings, recorded = unwritten(identity=IDENTITY), list[int]()
+    call = Call({"X-User": "ann"})
+    call.before = lambda state: state["presence_middleware.presence"].touch("bob")
+    call.after = lambda _: recorded.append(recorder_for(settings).stats().recorded)
+    ask(settings, call)
+    assert (recorded, recorder_for(settings).stats().recorded) == ([0], 1)
 
 
 def test_a_read_over_asgi_hops_to_a_thread_only_to_write(

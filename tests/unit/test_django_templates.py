@@ -9,7 +9,7 @@ import pytest
 from django.core.handlers.wsgi import WSGIRequest
 from django.template import Context, Engine, RequestContext, TemplateSyntaxError
 
-from presence_middleware import Presence, QueryError, Settings, wsgi
+from presence_middleware import QueryError, Settings, wsgi
 from tests.support.asking import plain_environ
 from tests.support.template_sites import Account, configure_django
 
@@ -19,21 +19,15 @@ Render = Callable[..., str]
 
 
 @pytest.fixture
-def presence(prefix: str) -> Presence:
-    """A reader of the site, in which the users 7 and bob and guest g are online."""
-    presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}", enabled=0))
-    for user in ("7", "bob"):
-        presence.touch(user)
-    presence.touch("g", "guest")
-    return presence
-
-
-@pytest.fixture
-def render(presence: Presence) -> Iterator[Render]:
+def render(prefix: str) -> Iterator[Render]:
+    """Renders a template of a site in which the users 7 and bob and guest g are online."""
     configure_django()
     engine = Engine(libraries=LIBRARIES)
     environ = plain_environ()
-    app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=presence.backend.settings)
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", enabled=0)
+    app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=settings)
+    for user, kind in (("7", "user"), ("bob", "user"), ("g", "guest")):
+        app.presence.touch(user, kind)
     body: Any = app(environ, lambda *_: list[bytes]().append)
 
     def rendered(text: str, **values: object) -> str:
