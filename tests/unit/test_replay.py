@@ -72,27 +72,11 @@ def test_every_minute_matches_a_brute_force_count(log: tuple[list[Seen], float])
     assert told(*log) == counted(*log)
 
 
-def test_lines_more_than_a_window_late_do_not_count() -> None:
-    tally = Tally()
-    sightings = [(at, ("user", str(at))) for at in (NOON + 3600, NOON + 3000, NOON + 2939)]
-    moments = list(count_minutes(sightings, ("user",), 600, tally))
-    assert tally.odd == {"late": 1}
-    assert moments[0] == Moment(NOON + 3000, (1,))
-    assert max(moment.counts for moment in moments) == (1,)
-
-
 def test_a_day_without_anybody_is_a_gap() -> None:
     """Otherwise a line from an unset clock would create every minute since 1970."""
     moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
     assert len(moments) == (10 + MAX_QUIET) + (1440 + 1)
     assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
-
-
-def test_too_many_guests_of_an_address_are_counted_apart() -> None:
-    tally = Tally()
-    lines = (Line(NOON, of_agent(f"Browser/{number}")) for number in range(150))
-    assert list(count_online(lines, Settings.from_env({}), tally)) == [Moment(NOON, (0, 100, 0))]
-    assert tally.odd == {"refused": 50}
 
 
 def test_a_long_series_keeps_the_highest_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
