@@ -39,20 +39,15 @@ Sent = WsgiRequest | AsgiRequest
 Make = Callable[..., Sent]
 
 
-def over_wsgi(
-    peer: str | None = PUBLIC,
-    user: object = None,
-    session: object = None,
-    *,
-    is_asgi: bool = False,
-    **headers: str,
-) -> Sent:
-    sent = {"user_agent": FIREFOX, **headers}.items()
-    named = [(name.replace("_", "-"), value.encode()) for name, value in sent]
-    return Request(named, user, peer, session, mount="").views()[is_asgi]
+def sent(protocol: int, peer: str | None = PUBLIC, **given: Any) -> Sent:
+    """Return a request over WSGI (0) or ASGI (1), with what is given of its user and headers."""
+    user, session, headers = given.pop("user", None), given.pop("session", None), given
+    named = {"user_agent": FIREFOX, **headers}.items()
+    fields = [(name.replace("_", "-"), value.encode()) for name, value in named]
+    return Request(fields, user, peer, session, mount="").views()[protocol]
 
 
-over_asgi = partial(over_wsgi, is_asgi=True)
+over_wsgi, over_asgi = partial(sent, 0), partial(sent, 1)
 
 
 class Site(Process):
@@ -63,12 +58,7 @@ class Site(Process):
         self._caplog = caplog
 
     def ask(
-        self,
-        *views: Sent,
-        times: int = 1,
-        status: int = 200,
-        pause: float = 0,
-        handler: Callable[[Visit], None] = lambda _: None,
+        self, *views: Sent, times: int = 1, status: int = 200, pause: float = 0, handler: Any = id
     ) -> None:
         """Send requests that arrive and are over, some seconds one after the other."""
         for _ in range(times):
@@ -221,14 +211,6 @@ def test_a_mistake_with_other_words_in_each_visit_is_reported_once(site: Open) -
     ]
 
 
-def test_visits_of_guests_alone_may_be_no_mistake(site: Open) -> None:
-    """Most sites have more guests than users, and the first example of the README has no users."""
-    one = site(DEFAULT)
-    one.ask(over_wsgi(), times=VISITS, pause=1)
-    (notice,) = one.said
-    assert notice.startswith(f"{NO_USER}: if some had logged in, ")
-
-
 @pytest.mark.parametrize("user", [None, "ann"])
 def test_logouts_that_name_no_user_are_reported_once(user: str | None, site: Open) -> None:
     one = site(logout="/logout")
@@ -301,6 +283,8 @@ SAME = ["more than 50 addresses have the same id of kind user", "user=cookie:NAM
 Crowd = tuple[str, dict[str, Any], float, Callable[[int], Sent], int, list[str]]
 STAFF = f"no member or staff among {VISITS} visits"
 CROWDS: list[Crowd] = [
+    # Most sites have more guests than users, and the first example of the README has no users.
+    (DEFAULT, {}, 1, lambda _: over_wsgi(), VISITS - 1, [f"{NO_USER}: if some had logged in, "]),
     (BY_HEADER, {}, 1, lambda _: over_wsgi(), VISITS - 1, [NO_USER, LOOK]),
     (MEMBERS, {}, 1, lambda _: over_wsgi(), VISITS - 1, [STAFF, LOOK]),
     ("guest=visitor", BEHIND, 0, crowd(PUBLIC), 100, [f"more than 100 {GUESTS} address", TRUSTED]),

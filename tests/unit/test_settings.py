@@ -407,9 +407,7 @@ def test_overrides_win_over_environ_over_ini_over_default(monkeypatch: pytest.Mo
     monkeypatch.setenv("PRESENCE_WINDOW", "4m")
     assert settings_of().window == 240
     assert settings_of({}).window == 600
-
-
-def test_an_empty_variable_is_unset() -> None:
+    # An empty variable is unset.
     assert settings_of({variable(name): "" for name in WRONG}) == settings_of({}) == Settings()
 
 
