@@ -298,16 +298,8 @@ loss-hides-behind-a-lost-reply:
 ~ if since == '' or at_least(reply[3], now - since) then ==> if true then
 loss-hides-from-hyperloglogs: The same holds where nobody can leave.
 ~ ["XX"] if write.previous else [] ==> []
-late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
-~ if act ~= GOODBYE and at_least(now - window, moment) then ==> if false then
-late-departure-ends-a-later-login: Whoever logs in again before a late logout is written stays.
-- local last_seen, is_known = take_out(act, id, moment, latest)
-+ moment = later(moment, now - window)
-+       local last_seen, is_known = take_out(act, id, moment, latest)
 touch-is-refused-by-a-clock-ahead: Touch counts though another server's clock was ahead.
 ~ arrival = to_microseconds(latest + keys.SLACK) ==> arrival = last + 1
-erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
-~ if known.act is ERASED: ==> if known.act is ERASED and known.is_sent:
 erasure-takes-a-visit-with-it: Whoever is erased, returns and logs out has a last-seen time.
 ~ self.erased = known ==> act = max(act, known.act)
 goodbye-is-sent-after-the-logout: Whoever closes a page and logs out was seen until then.
@@ -487,6 +479,12 @@ erased-connection-has-a-time: Who is erased and logs out has no time, whoever is
 ids-are-answered-twice: Each id of a question is answered once.
 ~ return list(dict.fromkeys(map(stored_id, ids))) ==> return list(map(stored_id, ids))
 = contract/test_model.py::test_a_store_does_what_its_model_does_where_chance_seldom_leads
+late-departure-is-forgotten-at-once: A logout or an erasure that waited for long holds for others.
+~ if act ~= GOODBYE and at_least(now - window, moment) then ==> if false then
+late-departure-ends-a-later-login: Whoever logs in again before a late logout is written stays.
+- local last_seen, is_known = take_out(act, id, moment, latest)
++ moment = later(moment, now - window)
++       local last_seen, is_known = take_out(act, id, moment, latest)
 rooms-outlive-last-seen-times: A room whose last-seen times are lost counts nobody of before.
 - if rooms then redis.call('UNLINK', rooms, moves) end
 room-of-a-window-ago: A count of a room ends with the window.
@@ -1556,7 +1554,7 @@ content-is-sniffed: Responses of the board forbid foreign scripts.
 - ("X-Content-Type-Options", "nosniff"),
 etag-of-the-time: The ETag of an answer does not depend on the time.
 ~ (body if unchanging is None else unchanging, digest_size=12) ==> (body, digest_size=12)
-= unit/test_board.py::test_a_history_longer_than_the_retention_is_that_of_the_retention
+= unit/test_board.py::test_a_history_that_has_not_changed_has_the_same_etag
 hours-beyond-the-retention: Readers cannot cause reads of more hours than are stored.
 - hours = min(_number(query, "hours", DEFAULT_HOURS, 1, 999999), stored)
 + hours = _number(query, "hours", DEFAULT_HOURS, 1, 999999)
@@ -1565,6 +1563,10 @@ token-for-an-empty-list: A board that can list nobody asks for no token.
 ~ settings.board_token and listed ==> settings.board_token
 
 = unit/test_bots.py
+third-header-is-forgotten-over-wsgi: Each header that rules read distinguishes users, over WSGI.
+~ hash((place, *map(environ.get, others))) if others else place ==> place
+third-header-is-forgotten-over-asgi: Each header that rules read distinguishes users, over ASGI.
+~ hash((place, *map(values.get, others))) if others else place ==> place
 list-in-the-encoding-of-the-locale: Apache with its usual locale serves a site.
 ~ agents.json").read_bytes() ==> agents.json").read_text()
 list-is-a-file: A site is imported from a zip file.
@@ -1766,10 +1768,6 @@ text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once mo
 ~ return variable(user) if isinstance(user, str) ==> return text(user) if isinstance(user, str)
 
 = unit/test_identity_memory.py
-third-header-is-forgotten-over-wsgi: Each header that rules read distinguishes users, over WSGI.
-~ hash((place, *map(environ.get, others))) if others else place ==> place
-third-header-is-forgotten-over-asgi: Each header that rules read distinguishes users, over ASGI.
-~ hash((place, *map(values.get, others))) if others else place ==> place
 first-signed-cookie-counts: Of several signed cookies with a name, the last counts.
 ~ cookie(name, last=True), verify, key, secrets, what= ==> cookie(name), verify, key, secrets, what=
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.
@@ -1816,6 +1814,8 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 ~ self.peer, self.forwarded, environ.get(first), environ.get(second) ==> self.peer, self.forwarded
 
 = unit/test_memory_of_people.py
+erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
+~ if known.act is ERASED: ==> if known.act is ERASED and known.is_sent:
 refused-sighting-is-sent-again: A sighting that was refused stays so after a loss of data.
 ~ if self.seen == self.sent == seen and self.left.moment is None: ==> if False:
 departures-without-bound: While Redis is down, a bounded number of departures wait.

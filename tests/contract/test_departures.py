@@ -298,37 +298,45 @@ def test_a_departure_holds_after_the_clock_of_the_server_was_set_back(
         assert presence.last_seen("ann") is client.zscore(f"{prefix}:user:left", "ann") is None
 
 
+class Uncertain:
+    """A process that knows the time of the server between two bounds, and what ann does in it."""
+
+    def __init__(self, settings: Settings, early: float, patch: pytest.MonkeyPatch) -> None:
+        self.recorder, self.early = Recorder(settings, background=False), early
+        self.clock, self.now = self.recorder.backend.clock, self.recorder.stamp() - 0.1
+        self.presence = Presence(backend=self.recorder.backend)
+        with patch.context() as patched:
+            times = cycle([self.now - early, self.now + 0.5])
+            patched.setattr(self.clock, "stamp", times.__next__)
+            self.recorder.backend.driver.run(self.clock.synchronise())
+
+    def is_online_after(self, later: float, *acts: Act) -> bool:
+        """Write what ann does, from a moment on, a millisecond one after the other."""
+        for number, act in enumerate(acts):
+            self.recorder.record(("user", "ann"), self.now + later + number / 1000, act=act)
+        assert self.recorder.flush()
+        return self.presence.is_online("ann")
+
+    def is_certain(self) -> None:
+        """Let it know the time from now on."""
+        assert self.clock.bounds[1] - self.clock.bounds[0] > max(self.early, 0.5) * SECOND
+        self.recorder.backend.driver.run(self.clock.synchronise(0.0))
+
+
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
 def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
     valkey: Server, prefix: str, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it takes less time than the bounds of the server's clock are apart."""
-    recorder = Recorder(settings(valkey.url, prefix, store=store), background=False)
-    clock, now = recorder.backend.clock, recorder.stamp() - 0.1
-    with monkeypatch.context() as patched:
-        patched.setattr(clock, "stamp", cycle([now - 0.1, now + 0.5]).__next__)
-        recorder.backend.driver.run(clock.synchronise())
-    presence = Presence(backend=recorder.backend)
+    process = Uncertain(settings(valkey.url, prefix, store=store), 0.1, monkeypatch)
     for number in range(3):
-        recorder.record(("user", "ann"), now + number / 100)
-        assert recorder.flush()
-        assert presence.is_online("ann")
-        recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
-        assert recorder.flush()
-        assert not presence.is_online("ann")
-    for number, each in enumerate((Act.ERASED, Act.SEEN, Act.LEFT)):
-        recorder.record(("user", "ann"), now + 0.026 + number / 1000, act=each)
-    assert recorder.flush()
-    assert not presence.is_online("ann")
-    assert clock.bounds[1] - clock.bounds[0] > SECOND / 2
-    recorder.record(("user", "ann"), now + 0.03)
-    assert recorder.flush()
-    recorder.backend.driver.run(clock.synchronise(0.0))
-    for number in range(2):  # by a clock that is certain
-        recorder.record(("user", "ann"), now + 0.04 + number / 1000, act=act)
-    assert recorder.flush()
-    assert not presence.is_online("ann")
+        assert process.is_online_after(number / 100, SEEN)
+        assert not process.is_online_after(number / 100 + 0.005, act)
+    assert not process.is_online_after(0.026, ERASED, SEEN, LEFT)
+    assert process.is_online_after(0.03, SEEN)
+    process.is_certain()
+    assert not process.is_online_after(0.04, act, act)
 
 
 @pytest.mark.parametrize("by_reader", [False, True])
@@ -337,25 +345,14 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
 ) -> None:
     """The login is written with a moment after the logout before it, which the clock of the server
     has not reached yet."""
-    recorder = Recorder(settings(valkey.url, prefix), background=False)
-    clock, now = recorder.backend.clock, recorder.stamp() - 0.1
-    with monkeypatch.context() as patched:
-        patched.setattr(clock, "stamp", cycle([now - 1, now + 0.5]).__next__)
-        recorder.backend.driver.run(clock.synchronise())
-    presence, ann = Presence(backend=recorder.backend), ("user", "ann")
-    recorder.record(ann, now, act=LEFT)
-    recorder.record(ann, now + 0.001)
-    assert recorder.flush()
-    assert presence.is_online("ann")
+    process = Uncertain(settings(valkey.url, prefix), 1.0, monkeypatch)
+    recorder, presence, now = process.recorder, process.presence, process.now
+    assert process.is_online_after(0, LEFT, SEEN)
     if by_reader:
         presence.leave("ann")
     else:
-        recorder.record(ann, now + 0.002)
-        recorder.record(ann, now + 0.003, act=LEFT)
-        assert recorder.flush()
-        for number, act in enumerate((ERASED, SEEN, LEFT), 4):
-            recorder.record(ann, now + number / 1000, act=act)
-        assert recorder.flush()
+        process.is_online_after(0.002, SEEN, LEFT)
+        process.is_online_after(0.004, ERASED, SEEN, LEFT)
         assert presence.last_seen("ann") is not None, "the erasure came before"
     assert not presence.is_online("ann")
     for digest in (7, 8, 9):  # by which a process knows a guest
@@ -374,61 +371,9 @@ def test_a_logout_counts_however_soon_it_follows_a_logout_and_a_login(
             recorder.record(guest, recorder.stamp())
             assert recorder.flush()
             assert presence.is_online(shown.id, "guest")
-    assert clock.bounds[1] - clock.bounds[0] > SECOND
-    recorder.backend.driver.run(clock.synchronise(0.0))
-    now = recorder.stamp()
-    for number, act in enumerate((ERASED, SEEN, LEFT)):  # by a clock that is certain
-        recorder.record(ann, now + number / 1000, act=act)
-    assert recorder.flush()
-    assert not presence.is_online("ann")
+    process.is_certain()
+    assert not process.is_online_after(recorder.stamp() - now, ERASED, SEEN, LEFT)
     recorder.close()
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-@pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
-def test_a_departure_that_waited_for_a_window_holds(act: Act, store: str, start: Start) -> None:
-    """Other processes waited as long, and have yet to write what they saw before."""
-    clock = Clock()
-    leaves, page, connection = (start(store=store, clock=clock) for _ in range(3))
-    page.did("ann", ago=2)
-    leaves.did("ann", act=act, ago=1)
-    clock.now += WINDOW + 200
-    connection.recorder.record(("user", "ann"), clock.now, NOON - 2)
-    for process in (leaves, page, connection):
-        process.writes()
-    assert page.online() == []
-    # An erased id is unknown; and minute sets keep what happened in the last window here.
-    known = {"ann": NOON - 2} if act is Act.LEFT and store == "sorted-set" else {}
-    assert page.run(page.store.shard_for("ann").last_seen(["ann"], clock.now)) == known
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-@pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_login_after_a_departure_that_waited_for_longer_than_a_window_holds(
-    processes: int, act: Act, store: str, start: Start
-) -> None:
-    clock = Clock()
-    leaves, *_, page = [start(store=store, clock=clock) for _ in range(processes)] * 2
-    leaves.did("ann", act=act, ago=1)
-    for seconds in (0, WINDOW + 60, 60, 60):  # a connection is open since the login
-        clock.now += seconds
-        page.recorder.record(("user", "ann"), clock.now, NOON)
-        if seconds:
-            leaves.writes()
-            page.writes()
-    assert page.dropped == {}
-    assert page.online() == ["ann"]
-
-
-def test_an_erasure_that_waits_is_written_if_a_reader_took_the_user_offline(start: Start) -> None:
-    worker = start()
-    worker.saw("ann")
-    worker.did("ann", act=ERASED)
-    worker.clock.now += 1
-    Presence(backend=worker.recorder.backend).leave("ann")
-    worker.writes()
-    assert worker.presence.last_seen("ann") is None
 
 
 def test_a_reader_in_a_child_waits_for_no_lock_of_the_parent(start: Start) -> None:

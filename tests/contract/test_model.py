@@ -430,6 +430,22 @@ RARE: dict[str, dict[str, list[Any]]] = {  # writes, and keys that the server lo
             BOTH,
             wrote("A", 1, ("bob", 0, 0), ("ann", 3, 5)),
         ],
+        **{
+            f"{name} waited for a window, and what was before it for longer": [
+                departure("A", WINDOW + 200, ago=WINDOW + 199),
+                wrote("B", 1, ("bob", 0, 0), ("ann", WINDOW + 202, 0)),
+                wrote("B", 0, ("ann", 0, WINDOW + 202)),
+            ]
+            for name, departure in (("a logout", leaves), ("an erasure", erases))
+        },
+        **{
+            f"a login follows {name} that waited for longer than a window": [
+                departure("A", WINDOW + 60, ago=WINDOW + 61),
+                wrote("B", 0, ("ann", 0, WINDOW + 60)),
+                wrote("B", 60, ("ann", 0, WINDOW + 120)),
+            ]
+            for name, departure in (("a logout", leaves), ("an erasure", erases))
+        },
         "a window has just passed": [COMES, wrote("A", WINDOW, ("bob", 0, 0))],
     },
     "pulse": {
