@@ -49,7 +49,9 @@ _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script
 _TUPLE = re.compile(r"""^\(['"]|['"],\)$""")
 
 # Of MOVED and ASK, redis-py keeps a slot and an address.
-_MOVED = "the key is on another node, or moves; PRESENCE_REDIS_URL of a Cluster is redis+cluster://…"
+_MOVED = (
+    "the key is on another node, or moves; PRESENCE_REDIS_URL of a Cluster is redis+cluster://…"
+)
 
 # redis-py describes each Sentinel by the options of its connections, before what went wrong there.
 _SENTINELS = re.compile(" : <.* - ", re.DOTALL)

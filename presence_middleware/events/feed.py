@@ -63,6 +63,7 @@ class NameLease(Lease):
         self._handled = ""
         # The cursor of the event that the iterator returned last.
         self._in_hand = ""
+        self._is_awaited = False  # by the iterator, because the lease was not renewed in time
         self._begin: Positions | None = None
 
     def begin(self) -> Positions | None:
@@ -80,6 +81,7 @@ class NameLease(Lease):
         with self.lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
             if self._begin is not None or not (self._handled and self.is_held):
+                self._is_awaited = True
                 return None
             for event in queue:
                 self._in_hand = event.cursor
@@ -92,7 +94,7 @@ class NameLease(Lease):
 
         A failure is reported to the iterator if it lasts.
         """
-        streams, ends_at = self._streams, self.ends_at
+        streams = self._streams
         try:
             if not self.start:
                 self.start = cursor_of(streams.positions(self._created_at))
@@ -100,13 +102,14 @@ class NameLease(Lease):
         except Exception as failure:
             return self.outage.note(failure)
         self.outage.end()
+        if not place:
+            return False
         with self.lock:
-            is_taken = bool(place) and not self._handled
-            if is_taken:
+            is_awaited, self._is_awaited = self._is_awaited or not self._handled, False
+            if not self._handled:
                 self._begin = streams.resume(place)
                 self._handled = cursor_of(self._begin)
-        # Since the lease ran out, perhaps before this reply came, the iterator waits.
-        return is_taken or (bool(place) and ends_at <= time.monotonic())
+        return is_awaited
 
     def _hold(self) -> Plan[str]:
         """Take or renew the lease; return the place that is stored, empty if another holds it."""

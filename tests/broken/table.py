@@ -511,7 +511,7 @@ event-counts-as-handled-at-once: An event is handled when the next is asked for.
 lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
 ~ if handed is None or handed: ==> if handed:
 lease-that-ran-out-wakes-nobody: Whoever waits as a lease is held again receives what waited.
-~ (bool(place) and ends_at <= time.monotonic()) ==> False
+~ is_awaited, self._is_awaited = self._is_awaited or ==> is_awaited, self._is_awaited = False or
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
 ~ self.start, self._handled, self._in_hand = handled, "", "" ==> pass
 each-who-is-behind-waits-for-an-outage: In an outage, few who are behind occupy a thread.

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import count
 from typing import Any
 from unittest.mock import Mock
@@ -262,7 +263,8 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(
     assert not bob.hold()
     # It runs out before the reply comes: whoever asks for an event meanwhile waits.
     with monkeypatch.context() as patch:
-        on_call(patch, streams, "run", lambda *_: wait_until(lambda: not bob.is_held))
+        asks = partial(bob.hand_out, iter(()), third)
+        on_call(patch, streams, "run", lambda *_: wait_until(lambda: asks() is None))
         bob.ends_at = time.monotonic() + 0.01
         assert bob.hold()
     assert not bob.hold()
