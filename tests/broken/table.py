@@ -405,6 +405,8 @@ failed-logout-counts-where-no-page-does: A logout that fails on an excluded path
 ~ Purpose.EXCLUDED_LOGOUT if is_uncounted else Purpose.LOGOUT ==> Purpose.LOGOUT
 guest-is-logged-out: A logout takes no guest offline.
 ~ is_user = who is not None and who[0] in users ==> is_user = who is not None
+layer-logs-a-guest-out: Nor does a layer that logs out whoever is there.
+~ now = earlier_login(NOBODY, self._resolve(), users) ==> now = self._resolve()
 socket-logs-out: A WebSocket at a path of PRESENCE_LOGOUT logs nobody out.
 ~ not is_cross_site and request.get("type") != "websocket" ==> not is_cross_site
 = contract/test_logins.py servers/test_servers.py unit/test_asgi.py

@@ -168,6 +168,11 @@ def say_so(state: State) -> None:
     state["presence_middleware.visit"].log_out()
 
 
+def log_out(state: State) -> None:
+    say_so(state)
+    state["presence_middleware.visit"].answered(200)
+
+
 ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     # Many sites redirect, or answer 404, before they look at a password.
     **{
@@ -233,6 +238,7 @@ ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     ),
     "a logout before any visit": (CHAIN, Call(HEADER, "/logout", before=look, after=look), []),
     "a logout of a crawler": (CHAIN, Call({"User-Agent": "Googlebot/2.1"}, "/logout"), [BOT]),
+    "a guest whom a layer logs out": (CHAIN, Call(before=log_out), [GUEST]),
 }
 
 
@@ -254,10 +260,6 @@ def test_logins_count_unless_refused(name: str, is_streaming: bool, ask: Ask, si
 
 @both
 def test_a_layer_logs_out_a_user_who_has_seen_many_pages(ask: Ask, site: Site) -> None:
-    def log_out(state: State) -> None:
-        say_so(state)
-        state["presence_middleware.visit"].answered(200)
-
     settings = site(CHAIN)
     for before in (*[nothing] * (INSPECTED_USERS + 2), log_out):
         ask(settings, Call(HEADER, before=before))
