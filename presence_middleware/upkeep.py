@@ -139,7 +139,7 @@ class Upkeep:
         self._pause, self._look_at = 0.0, -math.inf
 
     def run(self, driver: Driver) -> bool:
-        """Do what is due, unless another process does. Return False at once if nothing is.
+        """Do what is due, unless another process does. Return whether Redis did it.
 
         Raises `PresenceUnavailable` if Redis does not answer. A node of a Cluster that is away
         stops no other.
@@ -167,10 +167,11 @@ class Upkeep:
                 # That is no outage: people are recorded all the same.
                 self._look_at = stamp + LEASE_MARGIN
                 self.forbidden("upkeep", error)
+            else:
+                return True
             finally:
                 self._generation = health.generation
                 lock.release()
-            return True
         return False
 
     def give_up(self, driver: Driver, deadline: float = math.inf) -> None:

@@ -130,13 +130,15 @@ class RedisHealth:
             )
 
     def all_written(self, written: int, reasons: Counter[Any]) -> None:
-        """Note that no sighting waits any longer, and log the end of an outage.
+        """Note that no sighting waits any longer, and log the end of an outage if Redis answered.
 
         `written` is the number of sightings that had waited. `reasons` are those for which
         sightings were dropped since the process began, with their numbers.
         """
-        dropped = reasons["expired"] + reasons["full"]
+        dropped, has_failed = reasons["expired"] + reasons["full"], bool(self.failing)
         self.failing.clear()
+        if has_failed and not written:
+            return  # all may have expired: the upkeep asks the server
         with self._lock:
             is_last, self.is_outage = self.is_outage, False
         if is_last:

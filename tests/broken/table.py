@@ -893,6 +893,11 @@ outage-of-an-idle-process-stays: An outage that a process without visitors has m
 ~ if is_answered and self.health.is_outage and self.people.is_empty: ==> if False:
 outage-ends-before-the-write: It lasts until that is written which a server has lost.
 ~ self.health.is_outage and self.people.is_empty: ==> self.health.is_outage:
+= redis/test_outages.py::test_an_outage_lasts_when_all_who_waited_have_expired
+outage-ends-with-who-expire: An outage lasts until the server answers, not until nobody waits.
+~ if has_failed and not written: ==> if False:
+refusal-ends-an-outage: It lasts while the server permits nothing.
+~ self.forbidden("upkeep", error) ==> self.forbidden("upkeep", error); return True
 = redis/test_outages.py
 shorter-window-looks-like-a-loss: A process with a shorter window makes no idle one notice a loss.
 ~ now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 ==> now - self.window - 2

@@ -172,6 +172,25 @@ def test_an_outage_ends_also_if_nobody_comes(
     assert re.match(f"recording again after .*: wrote {lost} sightings", ends)
 
 
+@pytest.mark.parametrize("outage", ["refused", "full", "no permission"])
+def test_an_outage_lasts_when_all_who_waited_have_expired(
+    place: Place, start: Start, caplog: pytest.LogCaptureFixture, outage: str
+) -> None:
+    process = start(place.url, retention=1.0)
+    process.saw("ann")
+    with OUTAGES[outage](place):
+        process.did("gone")
+        while process.dropped != {"expired": 1} or process.recorder.has_pending:
+            process.clock.now += WINDOW
+            process.recorder.flush()
+        process.looks()
+        assert process.recorder.health.is_outage
+    process.looks()
+    begins, ends = [message for message in caplog.messages if "record" in message]
+    assert begins.startswith("cannot record who is online, keeping 1 sightings")
+    assert re.match("recording again after .*: wrote 0 sightings .*, dropped 1$", ends)
+
+
 def test_an_outage_of_a_shard_lasts_until_it_is_written(
     valkey: Server, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
