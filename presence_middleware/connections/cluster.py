@@ -82,7 +82,7 @@ class ClusterDriver(Driver):
                     if node is None:
                         raise exceptions.RedisClusterException("no known node has the slot")
                     if not self._is_writer and self.health.is_silent(node.name):
-                        raise exceptions.RedisClusterException("a node did not answer a moment ago")
+                        raise PresenceUnavailable("a node did not answer a moment ago")
                     pipeline = filled_pipeline(client.get_redis_connection(node), part)
                     part_replies = pipeline.execute(raise_on_error=False)
                     refused = [reply for reply in part_replies if isinstance(reply, moved)]
