@@ -41,7 +41,7 @@ Query = dict[str, list[str]]
 
 
 def parameters(request: Request) -> Query:
-    """Return the parameters of a request. Raises `QueryError` if there are too many."""
+    """Return the parameters of a request. Raises `QueryError` if they are too many or too long."""
     query = query_of(request.state)
     if len(query) > MAX_QUERY:
         raise QueryError(f"the query is longer than {MAX_QUERY} characters")

@@ -184,7 +184,7 @@ class Feed:
         self._woken.put(lease)
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """End all iterators of this process, and wait until the leases of names are given up."""
+        """End all iterators. Wait for at most `wait_seconds` until their names are given up."""
         deadline = time.monotonic() + wait_seconds
         with self._lock:
             era, self._era = self._era(), lambda: None
