@@ -31,7 +31,6 @@ START_SECONDS = 5.0
 LOADING_SECONDS = 60.0
 # How long to wait without starting a server, because another process may be about to.
 JOIN_SECONDS = 1.0
-LAUNCH_SECONDS = 5.0
 POLL_SECONDS = 0.01
 LOG_CHARACTERS = 600  # of the server's log in an error
 LAUNCHES = 2  # the first may find a server that is ending
@@ -110,7 +109,7 @@ def serve(directory: Path, *, start: bool = True, seconds: float | None = None) 
                 if launches == 0:
                     raise _failed(directory, "ended")
                 launches -= 1
-                _launch_supervisor(directory)
+                _launch_supervisor(directory, seconds)
             time.sleep(POLL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise PresenceUnavailable(
@@ -230,8 +229,8 @@ def _is_supervised(directory: Path) -> bool:
         os.close(lock)
 
 
-def _launch_supervisor(directory: Path) -> None:
-    """Start the supervisor of `directory`, unless another process is quicker."""
+def _launch_supervisor(directory: Path, seconds: float) -> None:
+    """Start the supervisor of `directory` within `seconds`, unless another process is quicker."""
     program = find_server()
     if program is None:
         raise SettingsError(NO_SERVER)
@@ -252,7 +251,7 @@ def _launch_supervisor(directory: Path) -> None:
         stderr=subprocess.DEVNULL,
         env={name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ},
         start_new_session=True,  # Ctrl-C and a closed terminal must not end the supervisor
-        timeout=LAUNCH_SECONDS,
+        timeout=seconds,
         check=True,
     )
 

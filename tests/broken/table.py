@@ -676,6 +676,9 @@ memory-of-each-thread: Threads that are the first to use memory:// see the same 
 = redis/test_embedded.py::test_a_server_that_does_not_end_is_killed
 deaf-server-is-waited-for: A server that does not end in time is killed.
 ~ os.kill(process, signal.SIGKILL) ==> pass
+= redis/test_embedded.py::test_a_server_with_more_time_is_launched_for_as_long
+launch-has-no-more-time: The demo's server may take 25 seconds to start on a busy machine.
+~ timeout=seconds, ==> timeout=5.0,
 = redis/test_embedded.py::test_a_server_that_loads_or_has_time_is_waited_for_unless_to_join
 command-waits-for-loading: Whoever only joins a server waits for a second at most.
 ~ if start and reply.startswith(b"-LOADING"): ==> if reply.startswith(b"-LOADING"):

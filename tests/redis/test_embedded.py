@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -644,6 +645,17 @@ def test_a_server_that_loads_or_has_time_is_waited_for_unless_to_join(
         answers = iter([answer] * 40)
         embedded.serve(running, seconds=seconds)
         assert next(answers, None) is None
+
+
+def test_a_server_with_more_time_is_launched_for_as_long(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor's Python may take that time to start on a busy machine."""
+    run = Mock(side_effect=subprocess.TimeoutExpired("python3", 25.0))
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(PresenceUnavailable):
+        embedded.serve(directory, seconds=25.0)
+    assert run.call_args.kwargs["timeout"] == 25.0
 
 
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_another(directory: Path) -> None:
