@@ -133,13 +133,15 @@ class Upkeep:
         self._lease = Lease(keys.upkeep(settings.prefix), MOST_LEASE)
         self._look_at = self._made_room_at = -math.inf
         self._generation = -1
+        self.has_answered = False
+        """Whether the server did what was due last, for whichever thread."""
 
     def hurry(self) -> None:
         """Take a lease that has ended soon from now on, because this process follows events."""
         self._pause, self._look_at = 0.0, -math.inf
 
-    def run(self, driver: Driver) -> bool:
-        """Do what is due, unless another process does. Return whether Redis did it.
+    def run(self, driver: Driver) -> None:
+        """Do what is due, unless another process does. Return at once if nothing is.
 
         Raises `PresenceUnavailable` if Redis does not answer. A node of a Cluster that is away
         stops no other.
@@ -153,6 +155,7 @@ class Upkeep:
         is_refused = health.is_refusing() and stamp >= self._made_room_at + CLEAN_EVERY
         # Another thread of this process may be at it.
         if (is_refused or (is_due and health.is_well(""))) and lock.acquire(blocking=False):
+            self.has_answered = False
             try:
                 if is_refused:
                     self._made_room_at = stamp
@@ -168,11 +171,10 @@ class Upkeep:
                 self._look_at = stamp + LEASE_MARGIN
                 self.forbidden("upkeep", error)
             else:
-                return True
+                self.has_answered = True
             finally:
                 self._generation = health.generation
                 lock.release()
-        return False
 
     def give_up(self, driver: Driver, deadline: float = math.inf) -> None:
         """Let another process take the lease at once. Never raises.

@@ -142,7 +142,7 @@ class Feed:
     """
 
     def __init__(
-        self, streams: Streams, upkeep: Callable[[], object], is_announced: Callable[[], bool]
+        self, streams: Streams, upkeep: Callable[[], None], is_announced: Callable[[], bool]
     ) -> None:
         """Create a feed.
 

@@ -268,8 +268,8 @@ class Recorder:
             is_written = self._write(self.health.resting()).is_complete
             with self.writer.lock:
                 self.writer.rewrite_lost()
-            is_answered = self.backend.upkeep.run(self.writer.driver)
-            if is_answered and self.health.is_outage and self.people.is_empty:
+            self.backend.upkeep.run(self.writer.driver)
+            if self.backend.upkeep.has_answered and self.health.is_outage and self.people.is_empty:
                 self.health.all_written(0, self.people.dropped)
             now = self.stamp()
             if now >= self.people.period_ends:

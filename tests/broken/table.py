@@ -893,14 +893,16 @@ connections-share-a-moment: Open connections are refreshed one after the other.
 
 = redis/test_outages.py::test_an_outage_ends_also_if_nobody_comes
 outage-of-an-idle-process-stays: An outage that a process without visitors has met ends with it.
-~ if is_answered and self.health.is_outage and self.people.is_empty: ==> if False:
+~ self.has_answered = True ==> self.has_answered = False
+outage-of-who-follows-events-stays: It ends whichever thread finds out.
+~ driver.health, self._lease.lock ==> driver.health, self._lease.lock; self.has_answered = False
 outage-ends-before-the-write: It lasts until that is written which a server has lost.
 ~ self.health.is_outage and self.people.is_empty: ==> self.health.is_outage:
 = redis/test_outages.py::test_an_outage_lasts_when_all_who_waited_have_expired
 outage-ends-with-who-expire: An outage lasts until the server answers, not until nobody waits.
 ~ if has_failed and not written: ==> if False:
 refusal-ends-an-outage: It lasts while the server permits nothing.
-~ self.forbidden("upkeep", error) ==> self.forbidden("upkeep", error); return True
+~ self.forbidden("upkeep", error) ==> self.forbidden("upkeep", error); self.has_answered = True
 = redis/test_outages.py
 shorter-window-looks-like-a-loss: A process with a shorter window makes no idle one notice a loss.
 ~ now - max(self.window, SharedSettings.EXPIRY_SECONDS) - 2 ==> now - self.window - 2
