@@ -76,7 +76,7 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
     purpose, refusal = RequestFilter(settings, hints).ruling(request, signal)
     if not settings.enabled:
         purpose, refusal = Purpose.NO_VISIT, "PRESENCE_ENABLED is off"
-    elif is_board or (signal is None and path in (pulse, f"{pulse}.js")):
+    elif is_board or (pulse and signal is None and path in (pulse, f"{pulse}.js")):
         purpose, refusal = Purpose.NO_VISIT, "the middleware itself answers it"
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
     what = "excluded" if refusal == EXCLUDED else _PURPOSES.get(purpose, "no visit")
