@@ -47,6 +47,15 @@ screen-reader-is-never-silent: A screen reader reads the numbers twice a minute 
 = browser/test_board_browser.py::test_the_hour_that_comes_twice_is_in_the_table_twice
 hours-of-a-night-are-one: The hour that comes twice in autumn is in the table of the board twice.
 ~ Date.parse(time) - 60000 * new Date(time).getMinutes(); ==> new Date(time).setMinutes(0, 0, 0);
+choice-while-a-chart-is-drawn in board/static/board.js: What is chosen meanwhile is shown after it.
+- sampled = Date.now();  // before, because another chart may be asked for meanwhile
+-       await showChart();
++ await showChart();
++       sampled = Date.now();
+chart-that-failed-is-late in board/static/board.js: A chart that failed is asked for again at once.
+- sampled = 0;
+-     state("away"
++ state("away"
 = browser/test_board_browser.py::test_the_page_says_that_the_site_does_not_answer
 page-of-a-proxy-is-no-json: The board says that the site does not answer, not what a parser says.
 - error instanceof Problem && error.message || "the site does not answer";

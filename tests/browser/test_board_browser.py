@@ -170,12 +170,28 @@ def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[
     expect(board.locator("#hours td.number").get_by_text("35", exact=True)).to_have_count(1)
 
 
-def test_the_hour_that_comes_twice_is_in_the_table_twice(open_board: Opened) -> None:
+def test_the_hour_that_comes_twice_is_in_the_table_twice(
+    open_board: Opened, variables: dict[str, str]
+) -> None:
+    """Also if it is asked for while a chart is drawn, and if the first answer is an error."""
     samples = [[f"2026-10-25T0{hour}:30:00Z", 5 + hour] for hour in (0, 1)]  # at half past two
-    board = open_board()
-    board.route("**/history?*", lambda route: route.fulfill(json={"samples": samples}))
-    board.get_by_text("As a table").click()
-    expect(board.locator("#hours td")).to_have_text(["2:00", "6", "2:00", "5"])
+    sample(variables, 3)
+    board, late, fails = open_board(), list[Route](), iter([{"status": 503}])
+    history = {"json": {"samples": samples}}
+    board.route("**/history?*", lambda route: route.fulfill(**next(fails, history)))
+    expect(board.locator("#summary")).to_contain_text("user")
+    for path, choice in (
+        ("chart.svg?*", board.locator("#charted").get_by_role("radio", name="guests")),
+        ("counts", board.get_by_text("As a table")),  # while the chart is drawn
+    ):
+        board.route(f"**/{path}", lambda route: late.append(route), times=1)  # noqa: PLW0108
+        with board.expect_request(f"**/{path}"):
+            choice.click()
+    for route in late:
+        route.continue_()
+        expect(board.locator("#summary")).to_contain_text("guest")
+    hours = board.locator("#hours td")
+    expect(hours).to_have_text(["2:00", "6", "2:00", "5"], timeout=15000)
 
 
 def test_a_chart_that_has_changed_is_drawn_again_in_its_style(

@@ -344,13 +344,14 @@ async function refresh() {
     showCounts(counts);
     await showNames().catch(refused);
     if (Math.abs(Date.now() - sampled) > SAMPLED) {  // the clock may be set back
+      sampled = Date.now();  // before, because another chart may be asked for meanwhile
       await showChart();
-      sampled = Date.now();
       // Not each change: a screen reader would never be silent on a busy site.
       setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
     }
     state("live", "live");
   } catch (error) {
+    sampled = 0;
     state("away", reason(error));
   }
   clearTimeout(waiting);
