@@ -47,7 +47,11 @@ def filter_factory(
 def filter_app_factory(
     app: WSGIApplication, global_conf: dict[str, str], **local_conf: str
 ) -> PresenceMiddleware:
-    """Return `app`, wrapped as by `filter_factory`: the entry point `paste.filter_app_factory`."""
+    """Return `app`, wrapped: the entry point `paste.filter_app_factory`.
+
+    `global_conf` has the variables of the ini file, and `local_conf` the settings of the filter's
+    section. Raises `SettingsError` with all invalid settings, by file, section and key.
+    """
     return filter_factory(global_conf, **local_conf)(app)
 
 

@@ -364,6 +364,11 @@ class People(Memory):
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def dropped_in_outages(self) -> int:
+        """The number of sightings that were dropped because Redis did not answer in time."""
+        return self.dropped["expired"] + self.dropped["full"]
+
     def counters(self) -> dict[str, Any]:
         """Return all counters at the same moment, so that they add up."""
         with self.lock:

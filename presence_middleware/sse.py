@@ -60,7 +60,7 @@ def messages_of(events: Iterable[Event]) -> str:
     """Return events as text: of each an id, and data in JSON without line breaks."""
     return "".join(
         f"id: {cursor}\n"
-        # The encoder would take twice as long to find out that the last is no text.
+        # `iso` is called here, because the encoder is slow to find out what it cannot encode.
         f"data: {to_json({'kind': kind, 'id': id, 'online': online, 'at': iso(at)})}\n\n"
         for kind, id, online, at, cursor in events
     )

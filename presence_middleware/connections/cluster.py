@@ -96,7 +96,8 @@ class ClusterDriver(Driver):
             except Exception as error:
                 if not batch.is_tolerant:
                     raise
-                self.health.lost_connection()
+                if not isinstance(error, PresenceUnavailable):  # or else it was not asked
+                    self.health.lost_connection()
                 part_replies = [error] * len(commands)
             replies |= zip(commands, part_replies, strict=True)
         return [replies[number] for number in range(len(batch.commands))]

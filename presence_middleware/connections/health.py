@@ -7,9 +7,7 @@ the server itself, or the whole Cluster.
 import random
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from .. import logs
 from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
@@ -129,13 +127,13 @@ class RedisHealth:
                 self.last_error,
             )
 
-    def all_written(self, written: int, reasons: Counter[Any]) -> None:
+    def all_written(self, written: int, dropped: int) -> None:
         """Note that no sighting waits any longer, and log the end of an outage if Redis answered.
 
-        `written` is the number of sightings that had waited. `reasons` are those for which
-        sightings were dropped since the process began, with their numbers.
+        `written` is the number of sightings that had waited. `dropped` is the number of sightings
+        dropped since the process began.
         """
-        dropped, has_failed = reasons["expired"] + reasons["full"], bool(self.failing)
+        has_failed = bool(self.failing)
         self.failing.clear()
         if has_failed and not written:
             return  # all may have expired: the upkeep asks the server

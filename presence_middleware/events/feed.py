@@ -164,7 +164,10 @@ class Feed:
         self._check_at = -math.inf
 
     def open(self, lease: NameLease | None = None) -> Era:
-        """Start the thread if it does not run, and renew the lease; return an iterator's era."""
+        """Start the thread if it does not run; return the era of a new iterator.
+
+        The lease is renewed from now on.
+        """
         with self._lock:
             era = self._era() or Era()
             if self._thread is None:

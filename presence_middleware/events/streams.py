@@ -54,7 +54,10 @@ class Chunk:
     """
 
     def __init__(self, kind: str, start: Positions, *, is_lost: bool = False) -> None:
-        """Create a chunk without entries, after `start`; with `is_lost`, all before are lost."""
+        """Create a chunk without entries, after `start`.
+
+        With `is_lost`, it stands for the events before `start`, which are missing.
+        """
         self.kind, self.start, self.end, self.is_lost = kind, start, start, is_lost
         self.read_at = time.monotonic()
         self.size = 0

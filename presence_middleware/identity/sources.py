@@ -86,6 +86,10 @@ def auth(attribute: str, _: Secrets) -> FindId:
     return read
 
 
+def find_nothing(_: Request) -> None:
+    """Return no id. The rule adds a kind for `Visit.identify`, or for ids that others find."""
+
+
 def basic_user(request: Request) -> str | None:
     """Return the user of HTTP Basic (RFC 7617). The site itself checks the password.
 
@@ -139,7 +143,10 @@ def environ(key: str, secrets: Secrets) -> FindId:
 
 
 def function(path: str, __: Secrets) -> FindId:
-    """Return a reader that calls a function of the site, as `site_function` finds it."""
+    """Return a reader that calls a function of the site, `package.module:callable`.
+
+    Raises `SettingsError` if it cannot be imported or cannot be called with a request.
+    """
     call = site_function(path, "a request")
 
     def read(request: Request) -> str | None:
@@ -182,7 +189,10 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
 
 
 def check_module(path: str) -> None:
-    """Raise `SettingsError` if `package.module:callable` is in no module. Import no site's code."""
+    """Raise `SettingsError` if `package.module:callable` is in no module of this Python.
+
+    The site's code is not imported.
+    """
     name = path.partition(":")[0].partition(".")[0]
     if find_spec(name) is None:
         raise SettingsError(
@@ -205,7 +215,7 @@ _state = partial(_by_app, argument="KEY", absent="no such key")
 SOURCES: Mapping[str, SourceType] = {
     "auth": _by_app(auth, "[ATTRIBUTE]", absent="nobody is logged in"),
     "identify": _by_app(
-        lambda *_: lambda _: None,
+        lambda *_: find_nothing,
         "[FUNCTION]",
         header="user-agent",  # it reads none, and what other rules find in it stays remembered
         reads_nothing=True,

@@ -270,7 +270,7 @@ class Recorder:
                 self.writer.rewrite_lost()
             self.backend.upkeep.run(self.writer.driver)
             if self.backend.upkeep.has_answered and self.health.is_outage and self.people.is_empty:
-                self.health.all_written(0, self.people.dropped)
+                self.health.all_written(0, self.people.dropped_in_outages)
             now = self.stamp()
             if now >= self.people.period_ends:
                 self.guests.turn(now)
@@ -306,7 +306,7 @@ class Recorder:
             if attempt.failure:
                 health.outage(attempt.failure, people.pending)
             if attempt.is_complete:
-                health.all_written(people.flushed - flushed, people.dropped)
+                health.all_written(people.flushed - flushed, people.dropped_in_outages)
             else:
                 now, settings = self.stamp(), self.settings
                 keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}

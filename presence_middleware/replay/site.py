@@ -84,6 +84,7 @@ def count_online(lines: Iterable[Line], settings: Settings, tally: Tally) -> Ite
     """Return who would have been online at each full minute of a log, in order.
 
     Lines may be out of order by as much as the window. The `tally` counts those that do not count.
+    Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     visitors = Visitors(settings, tally)
     sightings = ((line.at, visitors.who(line)) for line in lines)

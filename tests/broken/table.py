@@ -603,6 +603,8 @@ shards-of-different-moments: On a single server, a read of many shards is a snap
 = redis/test_cluster.py::test_readers_wait_no_more_for_a_node_once_a_write_found_it_hanging
 readers-wait-for-a-node-that-hangs: A node that hangs holds up few of the readers of a process.
 ~ if not self._is_writer and self.health.is_silent(node.name): ==> if False:
+unasked-node-is-a-lost-connection: Who does not ask a node that hangs asks no server for its time.
+~ if not isinstance(error, PresenceUnavailable):  # or else ==> if True:  # or else
 full-node-is-not-asked: A node that refuses writes is asked.
 ~ failure is not None and not failure.is_refusal and target ==> failure is not None and target
 = redis/test_cluster.py

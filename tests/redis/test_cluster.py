@@ -201,9 +201,11 @@ def test_readers_wait_no_more_for_a_node_once_a_write_found_it_hanging(own: Site
     visit(recorder, name)
     assert not recorder.flush()
     for _ in range(2):  # the first may ask the node for the time
+        generation = recorder.health.generation
         with Stopwatch() as watch, pytest.raises(PresenceUnavailable, match=r"^a node did not"):
             presence.count()
     assert watch.seconds < TIMEOUT / 2
+    assert recorder.health.generation == generation, "no connection is lost"
     node.go_on()
     wait_until(recorder.flush)
     assert presence.count() == 1

@@ -7,7 +7,6 @@ import signal
 import statistics
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -149,10 +148,12 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
 
 
 def test_the_end_of_an_outage_says_what_was_dropped_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    health = RedisHealth()
-    for dropped_since_start in (2, 3):
+    health, people = RedisHealth(), People(1, WINDOW, WINDOW)
+    people.dropped.update(expired=1, left=9)
+    for _ in range(2):
+        people.dropped["full"] += 1
         health.outage(PresenceUnavailable("away"), pending=1)
-        health.all_written(1, Counter(expired=1, full=dropped_since_start - 1, left=9))
+        health.all_written(1, people.dropped_in_outages)
     ends = [each.rpartition(", ")[2] for each in caplog.messages if "recording again" in each]
     assert ends == ["dropped 2", "dropped 1"]
 
@@ -365,7 +366,7 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert health.is_refusing()
     health.succeeded("other")
     assert (health.is_well("other"), health.is_well("node")) == (True, False)
-    health.all_written(1, Counter())
+    health.all_written(1, 0)
     assert health.is_well("node")
 
 
