@@ -52,7 +52,6 @@ class CrawlerList:
         reader = package.loader.get_resource_reader(package.name)  # type: ignore[union-attr]
         text = reader.files().joinpath("crawler-user-agents.json").read_bytes()
         patterns = [entry["pattern"] for entry in json.loads(text)]
-        self._search = re.compile("|".join(patterns)).search
         parts = [patterns[start : start + PART] for start in range(0, len(patterns), PART)]
         self._searches = [re.compile("|".join(part)).search for part in parts]
         self._with_gaps = [
@@ -63,11 +62,10 @@ class CrawlerList:
 
     def name_of(self, user_agent: str) -> str | None:
         """Return the name of a crawler; None for all other clients."""
-        is_listed = any(search(user_agent) for search in self._searches)  # fast for most clients
-        match = self._search(user_agent) if is_listed else None
-        if match is None:
+        found = [match for search in self._searches if (match := search(user_agent))]
+        if not found:
             return None
-        text = match[0]
+        text = min(found, key=re.Match.start)[0]  # of several, as one expression would find it
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         return text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
 

@@ -1596,6 +1596,8 @@ list-is-a-file: A site is imported from a zip file.
 ~ = reader.files().joinpath( ==> = __import__("pathlib").Path(package.origin).with_name(
 crawler-lookups-without-budget: A flood of User-Agents is looked up within a budget.
 ~ if self._lookups < 0: ==> if False:
+crawler-by-its-library: A crawler with two names of the list has the first.
+~ text = min(found, key=re.Match.start)[0] ==> text = found[0][0]
 crawler-wins-over-a-login: A login wins over a crawler.
 ~ is_login = name and any(login.find(request) for login in self._logins) ==> is_login = False
 

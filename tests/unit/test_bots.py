@@ -115,6 +115,7 @@ NAMES: dict[str, str | None] = {
     "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)": "bingbot",
     f"{CHROME.format('X11; Linux x86_64', '')} HeadlessChrome/141": "HeadlessChrome",
     "GPTBot": "GPTBot",
+    "W3C-checklink/4.2 [4.20] libwww-perl/5.803": "W3C-checklink",
     "AdsBot-Google (+http://www.google.com/adsbot.html)": "AdsBot-Google",
     "a " * 5000 + "Googlebot/2.1": None,  # not so far into it
     "googlebot-lookalike": None,  # the list's patterns say in which case
