@@ -20,7 +20,7 @@ from .identity.rules import user_kinds
 from .recorder.setup_hints import EXPLAIN
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
-from .stores.plan import decoded, script_of
+from .stores.plan import Script, decoded, seconds_of
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
 NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS, and of the server's memory
@@ -120,8 +120,8 @@ def version() -> Plan[Finding]:
 def clock() -> Plan[Finding]:
     """Check that the clock of this host is near the server's."""
     before = time.time()
-    ((seconds, microseconds),) = yield Batch((("TIME",),))
-    offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
+    (server,) = yield Batch((("TIME",),))
+    offset = seconds_of(server) - (before + time.time()) / 2
     # Sightings have the server's time, so an offset only affects ages computed on this host.
     remedy = "set this host's clock; last-seen times are the server's"
     what = f"clock: {offset:+.3f}s from this host's"
@@ -163,7 +163,7 @@ def _commands(settings: Settings) -> Plan[Finding]:
     key = f"{settings.prefix}:doctor"  # it is not there, so nothing is written
     streams = (("XLEN", key),) if settings.events else ()
     lease = ("SET", key, "", "XX", "EX", 1), ("GETEX", key, "EX", 1)
-    script = script_of("return 0")
+    script = Script("return 0")
     stores = {settings.store_of(kind) for kind in settings.kinds}
     if settings.board_path or stores != {"hyperloglog"}:
         yield Batch((("EVAL", script.text, 1, key), ("EVALSHA", script.digest, 1, key)))

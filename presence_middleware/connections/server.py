@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..stores.plan import Batch, Plan, decoded, to_microseconds
+from ..stores.plan import Batch, Plan, decoded, seconds_of, to_microseconds
 from .health import RedisHealth
 
-# If the two bounds are further apart than this, in seconds, the server is asked again.
-MAX_UNCERTAINTY = 0.02
+# If the two bounds are further apart than this, in microseconds, the server is asked again.
+MAX_UNCERTAINTY = 20_000
 # How long one answer is used, in seconds: after a failover, another server has another clock.
 TRUSTED = 10.0
 
@@ -36,7 +36,6 @@ class ServerClock:
         self.is_server_time = clock is None
         """True if stamps are converted to the server's time, rather than returned unchanged."""
         self._health = health
-        self._low = self._high = 0.0
         self.bounds = 0, 0
         """The bounds of the server's time at the stamp 0, in whole microseconds since the epoch."""
         self._asked_at = 0.0
@@ -58,33 +57,33 @@ class ServerClock:
         if self.is_trusted(trusted_seconds):
             return
         yield from self._ask()
-        if self._high - self._low > MAX_UNCERTAINTY:
+        low, high = self.bounds
+        if high - low > MAX_UNCERTAINTY:
             # The first question may have had to wait for a new connection.
             yield from self._ask()
 
     def _ask(self) -> Plan[None]:
         generation, before = self._health.generation, self.stamp()
-        ((seconds, microseconds),) = yield Batch((("TIME",),))
-        server = int(seconds) + int(microseconds) / 1e6
-        self._low, self._high = server - self.stamp(), server - before
-        self.bounds = to_microseconds(self._low), to_microseconds(self._high)
+        (reply,) = yield Batch((("TIME",),))
+        server = seconds_of(reply)
+        self.bounds = to_microseconds(server - self.stamp()), to_microseconds(server - before)
         self._asked_at, self._generation = before, generation
 
     def now(self) -> Plan[float]:
         """Return the lower bound of the server's time, in seconds since the epoch."""
         if not self.is_trusted():
             yield from self.synchronise()
-        return round(self._low + self.stamp(), 6)
+        return round(self.bounds[0] / 1e6 + self.stamp(), 6)
 
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""
         if not self.is_trusted():
             yield from self.synchronise()
-        return round(self._high + self.stamp(), 6)
+        return round(self.bounds[1] / 1e6 + self.stamp(), 6)
 
     def moment(self, stamp: float) -> float:
         """Return the lower bound of a stamp in the server's time, in seconds since the epoch."""
-        return round(self._low + stamp, 6)
+        return round(self.bounds[0] / 1e6 + stamp, 6)
 
 
 def server_facts(section: str) -> Plan[Facts]:

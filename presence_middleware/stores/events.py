@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..logs import warn
 from . import keys
-from .plan import Batch, Plan, decoded, score
+from .plan import Batch, Plan, decoded, score, seconds_of
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
@@ -98,7 +98,7 @@ class EventStream:
         )
         if not first:
             return float(STREAM_SECONDS)
-        return int(decoded(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - _seconds(now)
+        return int(decoded(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - seconds_of(now)
 
     def position(self, until: float = math.inf) -> Plan[Position]:
         """Return the position after everything that was announced until a moment.
@@ -112,7 +112,7 @@ class EventStream:
             # The clock of the node that wrote the entries: those of a Cluster may differ.
             (now,) = yield Batch((("EVAL", TIME, 1, self._key),))
             answered_at = time.monotonic()
-            since = str(int((_seconds(now) - (answered_at - until)) * 1000))
+            since = str(int((seconds_of(now) - (answered_at - until)) * 1000))
             # The first question may have had to wait for a new connection.
             if answered_at - asked_at < ROUND_TRIP:
                 break
@@ -163,11 +163,6 @@ class EventStream:
             end = until or (yield from self.position())
             return EventPage([], end, has_more=False, is_lost=True)
         return EventPage(announcements, after, has_more)
-
-
-def _seconds(reply: Any) -> float:
-    seconds, microseconds = reply
-    return int(seconds) + int(microseconds) / 1e6
 
 
 def _fields(entry: Any) -> tuple[int, str]:

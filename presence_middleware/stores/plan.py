@@ -125,11 +125,12 @@ def first_error(replies: Sequence[Any]) -> Exception | None:
     return None
 
 
-class Script(NamedTuple):
+class Script:
     """A Lua script."""
 
-    text: str
-    digest: str
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def run(self, *calls: tuple[Sequence[str], Sequence[Argument]]) -> Plan[list[Any]]:
         """Run the script with the keys and the arguments of each call; return the replies.
@@ -158,13 +159,7 @@ def load_script(name: str) -> Script:
     """
     text = _INCLUDE.sub(lambda line: _read(line[1]), _read(name))
     lines = [line.partition(" -- ")[0].strip() for line in text.splitlines()]
-    text = "\n".join([line for line in lines if line and not line.startswith("--")])
-    return script_of(text)
-
-
-def script_of(text: str) -> Script:
-    """Return the script with a text."""
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script("\n".join([line for line in lines if line and not line.startswith("--")]))
 
 
 def _read(name: str) -> str:
@@ -199,6 +194,12 @@ def readable_texts(reply: Any) -> list[str]:
 def score(reply: Any) -> float | None:
     """Return a score as a number, or None for a missing member."""
     return None if reply is None else float(reply)
+
+
+def seconds_of(reply: Any) -> float:
+    """Return the reply to TIME in seconds since the epoch."""
+    seconds, microseconds = reply
+    return int(seconds) + int(microseconds) / 1e6
 
 
 def pairs(reply: list[Any]) -> list[Any]:

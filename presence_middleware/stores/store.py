@@ -278,10 +278,6 @@ class Store(ABC):
         """Remove nothing younger than `seconds`, because another process retains it so long."""
         self.ttl = keys.ttl(max(self.keep_seconds, seconds))
 
-    def stale_until(self, now: float) -> float:
-        """Return the moment up to which nobody can ask for stored moments."""
-        return now - (self.ttl - keys.SLACK) - self.resolution
-
     def clean_up(self, now: float) -> Plan[bool]:
         """Remove a bounded number of stale members; return whether there may be more.
 
@@ -320,7 +316,8 @@ class Store(ABC):
         """
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        cut = self.stale_until(now)
+        # Nobody can ask for moments up to this one.
+        cut = now - (self.ttl - keys.SLACK) - self.resolution
         limits = "LIMIT", CLEANED - 1, 1, "WITHSCORES"
         (last,) = yield Batch((("ZRANGE", name, "-inf", cut, "BYSCORE", *limits),))
         end = pairs(last)[0][1] if last else cut

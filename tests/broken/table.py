@@ -1208,9 +1208,9 @@ lease-of-another-time-is-waited-for: A lease from before the clock was set back 
 gone-ids-stay-for-ever: Who left is not stored for longer than the retention.
 ~ = yield from self._remove_stale(self.key.gone, now) ==> = False, False
 last-minute-is-forgotten: Who left is stored to the end of their last minute.
-~ return now - (self.ttl - keys.SLACK) - self.resolution ==> return now - (self.ttl - keys.SLACK)
+~ cut = now - (self.ttl - keys.SLACK) - self.resolution ==> cut = now - (self.ttl - keys.SLACK)
 clean-up-removes-the-living: Clean-up removes only what nobody can ask for.
-~ cut = self.stale_until(now) ==> cut = now - self.window
+~ cut = now - (self.ttl - keys.SLACK) - self.resolution ==> cut = now - self.window
 lost-history-is-kept-for-ever: After a loss of data, every key has a time to live again.
 ~ self._history.renewed = None  # the server may have lost the lease with all keys ==> pass
 peak-expires-amid-a-site: The peak lasts while the site is sampled.
@@ -1328,7 +1328,7 @@ ended-loop-stays-connected: An event loop that has ended keeps no connection, ev
 handler-waits-in-an-outage: In an outage, no handler waits for a write.
 ~ self._write(set(self.health.failing)) ==> self._write(set())
 slow-answer-sets-the-clock: A slow first connection does not make the clock uncertain.
-~ if self._high - self._low > MAX_UNCERTAINTY: ==> if False:
+~ if high - low > MAX_UNCERTAINTY: ==> if False:
 user-who-was-there-comes-back: Whoever is named while a rule is read replaces who was there.
 - if self._identified is NOBODY:
 -                 return
@@ -1503,7 +1503,7 @@ refused-departure-happens in middleware/asgi.py:
 dead-thread-is-not-replaced: A dead thread is replaced at the next wake.
 ~ if self.thread is None or not self.thread.is_alive(): ==> if self.thread is None:
 clock-of-a-host: Hosts with clocks hours apart report the same.
-~ server = int(seconds) + int(microseconds) / 1e6 ==> server = time.time()
+~ server = seconds_of(reply) ==> server = time.time()
 clock-of-the-server-before: After a lost connection, the server is asked for its time again.
 ~ return is_same_server and self.stamp() - self._asked_at ==> return self.stamp() - self._asked_at
 clock-is-trusted-for-ever: The server is asked for its time every ten seconds.
