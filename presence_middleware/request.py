@@ -312,7 +312,7 @@ class AsgiRequest(StateRequest):
     @property
     def session(self) -> Mapping[str, Any] | None:
         session = self.state.get("session")
-        return session if session is not None and isinstance(session, Mapping) else None
+        return session if isinstance(session, Mapping) else None
 
     def _read_headers(self) -> dict[bytes, bytes]:
         """Return headers by lower-case name, with repeated headers joined.

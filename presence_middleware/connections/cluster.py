@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from .drivers import Driver, filled_pipeline
+from .drivers import Driver, send
 
 _KEYLESS = {"TIME", "INFO"}
 # For how long a node that failed executes no commands without keys, in seconds.
@@ -83,8 +83,7 @@ class ClusterDriver(Driver):
                         raise exceptions.RedisClusterException("no known node has the slot")
                     if not self._is_writer and self.health.is_silent(node.name):
                         raise PresenceUnavailable("a node did not answer a moment ago")
-                    pipeline = filled_pipeline(client.get_redis_connection(node), part)
-                    part_replies = pipeline.execute(raise_on_error=False)
+                    part_replies = send(client.get_redis_connection(node), part)
                     refused = [reply for reply in part_replies if isinstance(reply, moved)]
                     if refused and not is_retry:
                         raise refused[0]

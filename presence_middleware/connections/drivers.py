@@ -217,8 +217,7 @@ class Driver(_Runner):
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies, as `exchange` does."""
-        replies: list[Any] = filled_pipeline(client, batch).execute(raise_on_error=False)
-        return replies
+        return send(client, batch)  # type: ignore[no-any-return]
 
 
 class AsyncDriver(_Runner):
@@ -266,10 +265,9 @@ class AsyncDriver(_Runner):
             raise ConnectionsBusy from None
         try:
             async with asyncio.timeout(remaining()):
-                replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
+                return await send(client, batch)  # type: ignore[no-any-return]
         finally:
             free.release()
-        return replies  # type: ignore[no-any-return]
 
 
 async def close_async_clients() -> None:
@@ -294,12 +292,12 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-def filled_pipeline(client: Any, batch: Batch) -> Any:
-    """Return a pipeline of `client` that contains the commands of a batch."""
+def send(client: Any, batch: Batch) -> Any:
+    """Send a batch in a pipeline. Return the replies, in which errors may be; or await them."""
     pipeline = client.pipeline(transaction=batch.atomic)
     for command in batch.commands:
         pipeline.execute_command(*command)
-    return pipeline
+    return pipeline.execute(raise_on_error=False)
 
 
 def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:

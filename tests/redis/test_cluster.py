@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from presence_middleware import Presence, PresenceUnavailable, Settings, Setting
 from presence_middleware.backend import Backend
 from presence_middleware.connections import limits, server
 from presence_middleware.connections.clients import TIMEOUT
-from presence_middleware.connections.drivers import filled_pipeline
+from presence_middleware.connections.drivers import send
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS
 from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
@@ -261,10 +260,9 @@ def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
 
     def moved_at_first(client: Any, batch: Batch) -> Any:
         asked.append(batch)
-        first = SimpleNamespace(execute=lambda **_: [error] * len(batch.commands))
-        return first if len(asked) == 1 else filled_pipeline(client, batch)
+        return [error] * len(batch.commands) if len(asked) == 1 else send(client, batch)
 
-    monkeypatch.setattr("presence_middleware.connections.cluster.filled_pipeline", moved_at_first)
+    monkeypatch.setattr("presence_middleware.connections.cluster.send", moved_at_first)
     assert presence.count() == 0
     assert asked.count(asked[0]) == 2
 
