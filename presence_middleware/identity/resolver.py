@@ -180,8 +180,6 @@ class Search:
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
-        for place, matcher in enumerate(matchers):
-            matcher.place = place
         self.matchers = matchers
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
@@ -291,11 +289,12 @@ class IdentityResolver:
             crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others])
 
-        refused = search(unchecked)
-        self._search = search(matchers)  # the last to give its matchers their places
-        self._unchecked = refused if self.checks_status else self._search
+        self._search = search(matchers)
+        self._unchecked = search(unchecked) if self.checks_status else self._search
         self.matchers = self._search.matchers
         """All steps of the search, in order."""
+        for place, step in enumerate(self.matchers):
+            step.place = place
         self._claims = [each for each in matchers if each.has_claims]
         self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""

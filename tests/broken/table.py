@@ -1804,10 +1804,7 @@ open-connections-share-their-login: What has expired counts only for a connectio
 login-that-turns-valid-waits-for-a-connection: A connection that sent it too soon delays no login.
 ~ until = now + 1  # a host ==> until = now + 1 + request.age  # a host
 places-of-the-search-after-a-refusal: The earliest rule of the setting decides who logs out.
-- refused = search(unchecked)
--         self._search = search(matchers)  # the last to give its matchers their places
-+ self._search = search(matchers)
-+         refused = search(unchecked)
+~ for place, step in enumerate(self.matchers): ==> for place, step in enumerate(unchecked):
 curves-without-a-token: A token that is signed with any curve counts.
 ~ for bits in (256, 384, 512)] ==> for bits in (256, 384)]
 = unit/test_identity_memory.py security/test_attacks.py
