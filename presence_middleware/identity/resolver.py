@@ -7,8 +7,6 @@ at the latest when the response is complete, so that a login during the request 
 import math
 import time
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from operator import attrgetter
 from typing import NamedTuple
 
 from .. import logs
@@ -80,7 +78,6 @@ class RuleMatcher(Matcher):
         self.rule, self.kind = rule, rule.kind
         self.is_checked = rule.checked
         self.has_quota = rule.type.client_supplied
-        self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
         is_header = bool(rule.front_header)
         self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
@@ -269,7 +266,7 @@ class IdentityResolver:
         matchers = [RuleMatcher(rule, self.hasher, session_secrets) for rule in chain]
         for place, matcher in enumerate(matchers):
             matcher.awaits_login = awaits_identify or any(set_by_app[:place])
-        self.logins = [each for each in matchers if each.shows_login]
+        self.logins = [each for each in matchers if not each.has_quota]
         """The rules whose ids no client can choose."""
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
@@ -282,9 +279,9 @@ class IdentityResolver:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
                 return Search(matchers)
-            first = list(takewhile(attrgetter("shows_login"), matchers))
-            others = matchers[len(first) :]
-            logins = [each for each in others if each.shows_login]
+            place = next((n for n, each in enumerate(matchers) if each.has_quota), len(matchers))
+            first, others = matchers[:place], matchers[place:]
+            logins = [each for each in others if not each.has_quota]
             crawler = CrawlerMatcher(BOT if bots == COUNT else None, crawlers, logins)
             crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others])
