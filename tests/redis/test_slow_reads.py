@@ -214,11 +214,11 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     # A clock that is asked three times a round trip: each is prompt, but not all are.
     looks = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
-        passing = Mock(monotonic=lambda: time.monotonic() + next(looks) * 0.09)
+        passing = Mock(monotonic=lambda: time.monotonic() + next(looks) * 0.07)
         patch.setattr(drivers, "time", passing)
         assert len(presence.online(limit=None)) == 30_001
         assert asyncio.run(listed(AsyncPresence(settings, client=client))) == 30_001
-    assert next(looks) * 0.09 > 2 * drivers.READ_SECONDS
+    assert next(looks) * 0.07 > 2 * drivers.READ_SECONDS
 
 
 def test_an_exit_that_can_start_no_thread_looks_up_no_known_host(
