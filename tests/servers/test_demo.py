@@ -93,9 +93,13 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
             assert "data-room" in html
         wait_until(lambda: demo.state()["pages"] == dict.fromkeys(PAGES, 1))
         assert "2 people on this page" in client.get("/t/tea", headers=BROWSER).text
-        # A reader moves on: nobody is on two pages.
-        html = client.get("/t/stars", headers=BROWSER).text
-        wait_until(lambda: demo.state()["pages"] == {**dict.fromkeys(PAGES, 1), "/t/stars": 2})
+
+        def has_moved_on() -> bool:
+            """Again, if the clock of this worker is behind that of the one before."""
+            client.get("/t/stars", headers=BROWSER)
+            return bool(demo.state()["pages"] == {**dict.fromkeys(PAGES, 1), "/t/stars": 2})
+
+        wait_until(has_moved_on)  # nobody is on two pages
         for script in re.findall(r'<script src="(.*?)"', html):
             assert client.get(script).status_code == 200
 
