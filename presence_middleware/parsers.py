@@ -163,12 +163,12 @@ rooms = listed(
     "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     named=(NAMED_ROOMS,),
 )
-# Nor the {topic} of rooms. A blank before a slash is a comma that is missing.
-_PATH = r"[/*](?:(?!\s[\s+!]*[/*])[^{}<>])*"
-paths = listed(_PATH, "paths such as /healthz, /static/*, /logout, or none", none=())
+# Nor the {topic} of rooms, nor a query. A blank before a slash is a comma that is missing.
+_PATH = r"[/*](?:(?!\s[\s+!]*[/*])[^{}<>?])*"
+paths = listed(_PATH, "paths (no query) such as /healthz, /static/*, /logout, or none", none=())
 _EXCLUDE = (
-    "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
-    "admits what they exclude; or none"
+    "paths (no query) such as /healthz, /static/*, with + before all of them or none; "
+    "!/app/* after them admits what they exclude; or none"
 )
 _excluded = listed(rf"(!\s*)?{_PATH}", _EXCLUDE, none=())
 _added = listed(rf"[+!]\s*{_PATH}", _EXCLUDE)

@@ -77,13 +77,21 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"),
             *("!", "*, !", "*, !a", "*, !!/a", "*, !+/a", "none, !/a", "+/a, !b"),
             *("/t/{topic}/poll", "+/t/<topic>", "*, !/t/{topic}", "/a /b", "+/a\n/b", "* !/a"),
-            *("+/a +/b", "*, !/a ! /b"),
+            *("+/a +/b", "*, !/a ! /b", "/a?poll", "+/a?*"),
         ],
-        "paths such as /healthz, /static/*",
+        "paths (no query) such as /healthz, /static/*",
     ),
     "logout": (
-        ["logout", "/a, b", "none, /a", "+/a", "/{lang}/logout", "/logout /a/logout"],
-        "paths such as /healthz, /static/*",
+        [
+            "logout",
+            "/a, b",
+            "none, /a",
+            "+/a",
+            "/{lang}/logout",
+            "/logout /a/logout",
+            "/?do=logout",
+        ],
+        "paths (no query) such as /healthz, /static/*",
     ),
     "trusted_proxies": (
         [
