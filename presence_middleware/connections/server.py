@@ -73,7 +73,7 @@ class ServerClock:
         """Return the lower bound of the server's time, in seconds since the epoch."""
         if not self.is_trusted():
             yield from self.synchronise()
-        return round(self.bounds[0] / 1e6 + self.stamp(), 6)
+        return self.moment(self.stamp())
 
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""

@@ -7,6 +7,7 @@ at the latest when the response is complete, so that a login during the request 
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from .. import logs
@@ -279,8 +280,8 @@ class IdentityResolver:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
                 return Search(matchers)
-            place = next((n for n, each in enumerate(matchers) if each.has_quota), len(matchers))
-            first, others = matchers[:place], matchers[place:]
+            first = list(takewhile(lambda each: not each.has_quota, matchers))
+            others = matchers[len(first) :]
             logins = [each for each in others if not each.has_quota]
             crawler = CrawlerMatcher(BOT if bots == COUNT else None, crawlers, logins)
             crawler.awaits_login = any(set_by_app)

@@ -83,13 +83,8 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     ),
     "logout": (
         [
-            "logout",
-            "/a, b",
-            "none, /a",
-            "+/a",
-            "/{lang}/logout",
-            "/logout /a/logout",
-            "/?do=logout",
+            *("logout", "/a, b", "none, /a", "+/a"),
+            *("/{lang}/logout", "/logout /a/logout", "/?do=logout"),
         ],
         "paths (no query) such as /healthz, /static/*",
     ),
