@@ -158,9 +158,9 @@ def listed(
 
 
 rooms = listed(
-    # Not the <topic> or :topic of a framework, which no request would match.
-    r"(?:/(?:(?!:)[^/{}<>*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
-    "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
+    # Not the <topic> or :topic of a framework, nor a query, which no request would match.
+    r"(?:/(?:(?!:)[^/{}<>*?,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
+    "paths (no query) such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     named=(NAMED_ROOMS,),
 )
 # Nor the {topic} of rooms, nor a query. A blank before a slash is a comma that is missing.

@@ -1987,7 +1987,9 @@ comma-missing-between-paths: Paths without a comma between them are refused.
 comma-missing-between-added-paths: Nor are paths with + or ! before them.
 ~ (?!\s[\s+!]*[/*])[^{}<>?] ==> (?!\s+[/*])[^{}<>?]
 framework-path-is-a-room: A path in the syntax of a framework is refused.
-~ (?:(?!:)[^/{}<>*,\s]+| ==> (?:[^/{}*,\s]+|
+~ (?:(?!:)[^/{}<>*?,\s]+| ==> (?:[^/{}*?,\s]+|
+query-of-a-room: A room with a query would be entered by no request: it is refused.
+~ [^/{}<>*?,\s] ==> [^/{}<>*,\s]
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
 ~ if "@" in query or not has_hosts: ==> if "@" in query:
 missing-secret-is-a-text: A secret that is None is refused, not taken for the text of None.

@@ -110,9 +110,10 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "rooms": (
         [
             *("docs", "/t/{topic", "/t/{a}{b}", "/a*", "/*/a", "/a/*/b", "/a b", "//", "/t/{}"),
-            *("named, /t/{topic}", "/t/<topic>", "/t/:topic", "/t/{topic:int}"),
+            *("named, /t/{topic}", "/t/<topic>", "/t/:topic", "/t/{topic:int}", "/t?page=2"),
         ],
-        "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
+        "paths (no query) such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; "
+        "or named",
     ),
     "pulse_path": (["pulse", "/", "/a b", "/a//b", "/../a"], "a path such as /pulse, /presence"),
     "events": (["user=on", "us er", "1"], "PRESENCE_EVENTS"),
