@@ -158,17 +158,17 @@ def listed(
 
 
 rooms = listed(
-    # Not the <topic> or :topic of a framework, nor a query, which no request would match.
-    r"(?:/(?:(?!:)[^/{}<>*?,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
-    "paths (no query) such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
+    # Not the <topic> or :topic of a framework, which no request would match.
+    r"(?:/(?:(?!:)[^/{}<>*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
+    "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
     named=(NAMED_ROOMS,),
 )
-# Nor the {topic} of rooms, nor a query. A blank before a slash is a comma that is missing.
-_PATH = r"[/*](?:(?!\s[\s+!]*[/*])[^{}<>?])*"
-paths = listed(_PATH, "paths (no query) such as /healthz, /static/*, /logout, or none", none=())
+# Nor the {topic} of rooms. A blank before a slash is a comma that is missing.
+_PATH = r"[/*](?:(?!\s[\s+!]*[/*])[^{}<>])*"
+paths = listed(_PATH, "paths such as /healthz, /static/*, /logout, or none", none=())
 _EXCLUDE = (
-    "paths (no query) such as /healthz, /static/*, with + before all of them or none; "
-    "!/app/* after them admits what they exclude; or none"
+    "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
+    "admits what they exclude; or none"
 )
 _excluded = listed(rf"(!\s*)?{_PATH}", _EXCLUDE, none=())
 _added = listed(rf"[+!]\s*{_PATH}", _EXCLUDE)

@@ -1979,17 +1979,13 @@ window-of-years-is-refused: A window of sorted sets may last for years.
 comma-missing-in-a-chain: A chain whose rules have no comma between them is refused.
 ~ and after[2] in SOURCES ==> and not after[2]
 template-is-a-path: A path to exclude, or of a logout, with the braces of a room is refused.
-~ (?!\s[\s+!]*[/*])[^{}<>?] ==> (?!\s[\s+!]*[/*])[^?]
-query-of-a-path: A path to exclude, or of a logout, with a query never matches: it is refused.
-~ [^{}<>?] ==> [^{}<>]
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> (?!\s[\s+!]*[/*]).
 comma-missing-between-paths: Paths without a comma between them are refused.
-~ (?!\s[\s+!]*[/*])[^{}<>?] ==> [^{}<>?]
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> [^{}<>]
 comma-missing-between-added-paths: Nor are paths with + or ! before them.
-~ (?!\s[\s+!]*[/*])[^{}<>?] ==> (?!\s+[/*])[^{}<>?]
+~ (?!\s[\s+!]*[/*])[^{}<>] ==> (?!\s+[/*])[^{}<>]
 framework-path-is-a-room: A path in the syntax of a framework is refused.
-~ (?:(?!:)[^/{}<>*?,\s]+| ==> (?:[^/{}*?,\s]+|
-query-of-a-room: A room with a query would be entered by no request: it is refused.
-~ [^/{}<>*?,\s] ==> [^/{}<>*,\s]
+~ (?:(?!:)[^/{}<>*,\s]+| ==> (?:[^/{}*,\s]+|
 password-without-a-host-shows: A password shows nowhere, also in a URL that has no host.
 ~ if "@" in query or not has_hosts: ==> if "@" in query:
 missing-secret-is-a-text: A secret that is None is refused, not taken for the text of None.
