@@ -316,8 +316,10 @@ class Queries(Arguments):
         kind = self.kind(kind)
         if kind not in self.settings.events:
             kinds = ", ".join([*self.settings.events, kind])
+            has_ids = self.settings.store_of(kind) == "sorted-set"
+            store = "" if has_ids else f", and {kind}=sorted-set in PRESENCE_STORE,"
             raise UnsupportedQuery(
-                f"kind {kind!r} has no events: set PRESENCE_EVENTS={kinds} in all processes"
+                f"kind {kind!r} has no events: set PRESENCE_EVENTS={kinds}{store} in all processes"
             )
         if among is None:
             return kind, None

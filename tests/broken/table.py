@@ -866,6 +866,8 @@ queues-from-before-the-patch: Events hold no worker of gevent that patched after
 progress-outlives-its-site: Nothing counts on a site that slept until its keys expired.
 ~ remaining > 0 and remaining or 1000 * lifetime ==> 1000 * lifetime
 = redis/test_follow.py::test_only_the_kinds_of_the_setting_have_streams
+events-of-a-store-without-ids: Who asks for events of crawlers is told which store they need.
+~ store = "" if has_ids else ==> store = "" if True else
 events-with-goodbyes: Without PRESENCE_EVENTS, no command is about events.
 ~ "lag": settings.lag_seconds(kind) ==> "lag": settings.lag_seconds(kind) or settings.flush_interval
 events-of-each-kind: A kind that is not in PRESENCE_EVENTS announces nobody.

@@ -272,7 +272,7 @@ def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(open
 @pytest.mark.parametrize("events", ["", "user"])
 def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) -> None:
     """Also if goodbyes and rooms need a sweep: others send no command about events."""
-    given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse"}
+    given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse", "bots": "count"}
     presence, announced = Presence(settings(f"memory://{prefix}", prefix, **given)), []
     for kind, shards in presence.backend.stores.items():
         with suppress(UnsupportedQuery):
@@ -282,6 +282,8 @@ def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) ->
     other = "guest" if events else "user"
     with pytest.raises(UnsupportedQuery, match=f"EVENTS={', '.join([*announced, other])} in all"):
         presence.events(other)
+    with pytest.raises(UnsupportedQuery, match="bot, and bot=sorted-set in PRESENCE_STORE, in all"):
+        presence.events("bot")
 
 
 def test_a_goodbye_is_announced_with_its_moment(sharded: FollowedSite) -> None:
