@@ -5,6 +5,7 @@ outage.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from wsgiref.types import WSGIEnvironment
 
@@ -18,6 +19,7 @@ from .request import READER, VISIT
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_STATES = ("scope", "environ", "env", "wsgi_environ", "asgi_scope", "_scope")
 
 
 class HasEnviron(Protocol):
@@ -84,8 +86,9 @@ def state_of(source: object) -> Mapping[str, Any]:
     under WSGI, the `.wsgi_environ` of CherryPy, the `.asgi_scope` of Microdot or the `._scope` of
     Emmett. Raises `QueryError` for another.
     """
-    names = ("scope", "environ", "env", "wsgi_environ", "asgi_scope", "_scope")
-    for state in (*(attribute(source, name) for name in names), source):
+    # A request of Starlette is a mapping, too, but no dict.
+    names = () if type(source) is dict else _STATES
+    for state in chain((attribute(source, name) for name in names), (source,)):
         if isinstance(state, Mapping):
             return state
     raise QueryError(
