@@ -177,7 +177,10 @@ def bearer(argument: str, secrets: Secrets) -> FindId:
     import jwt
 
     claim, _, name = argument.partition("@")
-    decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False, "verify_exp": False})
+    # Sites put numbers into texts, and the clock judges the expiry of what is remembered.
+    decoder = jwt.PyJWT(
+        {"verify_aud": False, "verify_sub": False, "verify_jti": False, "verify_exp": False}
+    )
 
     def verify(secret: str, token: str) -> Payload:
         claims = decoder.decode(token, secret, algorithms_for(secret))

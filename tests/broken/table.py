@@ -1795,6 +1795,8 @@ text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once mo
 ~ return variable(user) if isinstance(user, str) ==> return text(user) if isinstance(user, str)
 
 = unit/test_identity_memory.py
+numbers-in-a-token: A token with a number for its user counts, and one with a number for itself.
+~ "verify_sub": False, "verify_jti": False, ==> "verify_sub": False,
 first-signed-cookie-counts: Of several signed cookies with a name, the last counts.
 ~ cookie(name, last=True), verify, key, secrets, what= ==> cookie(name), verify, key, secrets, what=
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.
