@@ -81,7 +81,7 @@ def explain(settings: Settings, environ: dict[str, str]) -> dict[str, Any]:
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
     what = "excluded" if refusal == EXCLUDED else _PURPOSES.get(purpose, "no visit")
     rules, found, unless = list[dict[str, str]](), list[tuple[Matcher, str]](), ""
-    for matcher in resolver.matchers:
+    for matcher in resolver.search.matchers:
         if found and not found[-1][0].is_checked:
             result = "not asked"
         elif not matcher.is_visible:

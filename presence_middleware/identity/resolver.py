@@ -287,14 +287,13 @@ class IdentityResolver:
             crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others])
 
-        self._search = search(matchers)
-        self._unchecked = search(unchecked) if self.checks_status else self._search
-        self.matchers = self._search.matchers
-        """All steps of the search, in order."""
-        for place, step in enumerate(self.matchers):
+        self.search = search(matchers)
+        """The search of a request that was not refused, with all steps."""
+        self._unchecked = search(unchecked) if self.checks_status else self.search
+        for place, step in enumerate(self.search.matchers):
             step.place = place
         self._claims = [each for each in matchers if each.has_claims]
-        self.find = self.resolve if self._claims else self._search.find
+        self.find = self.resolve if self._claims else self.search.find
         """Return who a request is from, as `resolve` does."""
 
     def resolve(self, request: Request, *, is_refused: bool = False) -> Found:
@@ -303,7 +302,7 @@ class IdentityResolver:
         The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
-        who, matcher = (self._unchecked if is_refused else self._search).find(request)
+        who, matcher = (self._unchecked if is_refused else self.search).find(request)
         if self._claims and who and who[0] in self.user_kinds:
             who = self.claimed(who)
         if request.may_be_user and who and who[0] not in self.user_kinds:

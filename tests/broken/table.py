@@ -1808,7 +1808,7 @@ open-connections-share-their-login: What has expired counts only for a connectio
 login-that-turns-valid-waits-for-a-connection: A connection that sent it too soon delays no login.
 ~ until = now + 1  # a host ==> until = now + 1 + request.age  # a host
 places-of-the-search-after-a-refusal: The earliest rule of the setting decides who logs out.
-~ for place, step in enumerate(self.matchers): ==> for place, step in enumerate(unchecked):
+~ for place, step in enumerate(self.search.matchers): ==> for place, step in enumerate(unchecked):
 curves-without-a-token: A token that is signed with any curve counts.
 ~ for bits in (256, 384, 512)] ==> for bits in (256, 384)]
 = unit/test_identity_memory.py security/test_attacks.py
@@ -1823,7 +1823,7 @@ identity-is-remembered-too-long: An identity that was found once is looked up ag
 memory-hides-a-login: A login counts although a guest with the same headers is remembered.
 ~ _first and not (self._asks_user and request.is_anonymous): ==> _first and not self._asks_user:
 refused-login-is-remembered: A login that a response refuses is refused, although it is remembered.
-~ self._unchecked if is_refused else self._search ==> self._search
+~ self._unchecked if is_refused else self.search ==> self.search
 ended-request-is-remembered: A request that another thread ended meanwhile is nobody's memory.
 ~ if request.fingerprint(self._names) == place: ==> if place:
 odd-headers-raise: No request raises, whatever a server hands over.

@@ -194,7 +194,7 @@ def test_a_refused_login_is_refused_although_it_is_remembered() -> None:
 
 def test_the_earliest_rule_decides_who_logs_out_also_if_one_is_checked() -> None:
     found = make("user=environ:x:checked, member=environ:y, guest=visitor", bots="count")
-    assert [matcher.place for matcher in found.matchers] == [0, 1, 2, 3]
+    assert [matcher.place for matcher in found.search.matchers] == [0, 1, 2, 3]
 
 
 def test_a_request_that_ended_meanwhile_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
