@@ -608,6 +608,8 @@ unasked-node-is-a-lost-connection: Who does not ask a node that hangs asks no se
 full-node-is-not-asked: A node that refuses writes is asked.
 ~ failure is not None and not failure.is_refusal and target ==> failure is not None and target
 = redis/test_cluster.py
+old-number-of-shards-is-kept: A process with another number of shards answers no longer.
+~ LAYOUT_TRUSTED_SECONDS = 10.0 ==> LAYOUT_TRUSTED_SECONDS = 1000.0
 write-waits-for-readers in connections/cluster.py: On a Cluster, too, a write waits for no reader.
 ~ __init__(*arguments, **options) ==> __init__(*arguments)
 each-write-waits-for-a-node: While a node of the agreement hangs, writes to others do not wait.
@@ -1219,6 +1221,8 @@ peak-expires-amid-a-site: The peak lasts while the site is sampled.
 ~ writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL)) ==> pass
 peak-is-the-newest: The peak is the first of the highest minutes.
 ~ if count > (highest.count if highest else 0): ==> if count:
+minute-is-sampled-anew: A minute has one number, whoever takes over while it lasts.
+~ ("HSETNX", key, minute_of_day, count) ==> ("HSET", key, minute_of_day, count)
 expired-samples-are-shown: A history contains no sample older than its retention.
 ~ oldest = max(since, now - self._keep_seconds) ==> oldest = since
 shard-of-a-node-that-is-back-waits: A shard passed over is swept as soon as its node is back.

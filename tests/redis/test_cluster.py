@@ -23,7 +23,6 @@ from presence_middleware.doctor import examine
 from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, keys, moment_of
-from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from tests.support import timed_site
 from tests.support.backends import client_of, wait_until
 from tests.support.beside import on_call
@@ -60,10 +59,13 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
 def test_a_worker_with_the_old_number_stops_recording(start: Start, prefix: str) -> None:
     worker = start()
     worker.saw("ann")
+    assert worker.presence.count() == 1
     worker.redis.set(f"{prefix}:meta", 8, ex=600)
-    worker.clock.now += LAYOUT_TRUSTED_SECONDS + 1
+    worker.clock.now += 11  # it looks every ten seconds
     with pytest.raises(AssertionError, match="spread over 8"):
         worker.saw("bob")
+    with pytest.raises(PresenceUnavailable, match="spread over 8"):
+        worker.presence.count()
     assert worker.redis.zscore(f"{prefix}:user:seen", "bob") is None
 
 

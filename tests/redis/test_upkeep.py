@@ -445,6 +445,14 @@ def test_one_of_many_processes_that_begin_at_once_samples_a_minute(
     assert len(wrote) == len(set(wrote)) == processes.samples() == 5
 
 
+def test_a_minute_keeps_its_first_sample(processes: Processes) -> None:
+    processes.comes("ann")
+    processes.first.close()
+    processes.go_on(1, processes.all[1])
+    assert [sample.count for sample in processes.presence.history()] == [0]
+    assert processes.presence.peak() == Sample(at(0), 1), "the other process took a sample, too"
+
+
 def test_samples_older_than_the_retention_are_hidden_and_expire(start: Start, prefix: str) -> None:
     worker = start(history="1h")
     go_on(worker, minutes=70)
