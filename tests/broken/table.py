@@ -1221,7 +1221,7 @@ peak-expires-amid-a-site: The peak lasts while the site is sampled.
 ~ writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL)) ==> pass
 peak-is-the-newest: The peak is the first of the highest minutes.
 ~ if count > (highest.count if highest else 0): ==> if count:
-minute-is-sampled-anew: A minute has one number, whoever takes over while it lasts.
+minute-is-sampled-twice: Each minute has one sample: the first.
 ~ ("HSETNX", key, minute_of_day, count) ==> ("HSET", key, minute_of_day, count)
 expired-samples-are-shown: A history contains no sample older than its retention.
 ~ oldest = max(since, now - self._keep_seconds) ==> oldest = since
@@ -1654,8 +1654,6 @@ crowd-in-each-worker: A single worker has the crowd of the demo.
 ~ self._crowd > 0 and not any(each.has_crowd for each in others) ==> self._crowd > 0
 visitors-share-an-address: Each simulated visitor has an address of its own.
 ~ {number % HOSTS + 1}" ==> {number % 100 + 1}"
-minute-is-sampled-twice: Each minute has one sample: the first.
-~ ("HSETNX", key, minute_of_day, count) ==> ("HSET", key, minute_of_day, count)
 
 = unit/test_django.py
 deleted-user-counts: A user who was deleted is no user.
