@@ -26,10 +26,10 @@ from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.resolver import IdentityResolver
 from ..people import People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
-from ..stores.plan import CHUNK, to_microseconds
+from ..stores.plan import CHUNK, COMMANDS_PER_TRIP, to_microseconds
 from .setup_hints import SetupHints
 
-MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
+MOST_PEOPLE = COMMANDS_PER_TRIP * CHUNK  # in a round trip: far below a client's timeout
 # Seconds; a Redis that restarted empty has lost the agreement. This is sooner than readers need the
 # server's time, so that they seldom have to ask for it.
 AGREED_EVERY = 0.7 * TRUSTED
@@ -98,7 +98,6 @@ class Writer:
         """Held by callers during each write and its I/O."""
         self._clock, self._health, self._stores = backend.clock, backend.health, backend.stores
         self._window = backend.settings.window
-        self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
         self._agreement = Agreement(backend, resolver, hints)
         self._lost = LostData(self._window, self._clock)
@@ -117,8 +116,8 @@ class Writer:
             self._agreement.reach(self.driver, attempt.deadline)
             remaining = len(people)
             while remaining > 0 and "" not in attempt.avoid:
-                taken = people.take(min(remaining, self._batch_size))
-                remaining -= self._batch_size
+                taken = people.take(min(remaining, MOST_PEOPLE))
+                remaining -= MOST_PEOPLE
                 # A query may ask a node that fails, and other readers would wait for that.
                 is_last = remaining <= 0 and not attempt.avoid
                 self._write_batch(attempt, taken, attempt.query if is_last else None)
