@@ -23,7 +23,7 @@ ROWS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "sightings": lambda quick: flush.rows_of_server(*(20_000, 8) if quick else (200_000, 30)),
     "navigation": lambda quick: flush.rows_of_navigation(5 if quick else 20),
     "one": lambda quick: flush.rows_of_one(),
-    "shards": lambda quick: flush.rows_of_shards(5000, 10 if quick else 40),
+    "shards": lambda quick: flush.rows_of_shards(5000, 100 if quick else 400),
     "noting": lambda quick: departures.rows_of_noting(*(2000, 4) if quick else (100_000, 10)),
     "outage": lambda quick: departures.rows_of_outage(2000 if quick else 60_000),
     "idle": lambda quick: idle.rows(),
