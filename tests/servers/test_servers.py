@@ -28,6 +28,7 @@ from tests.support.servers import (
     WSGI,
     Command,
     WebServer,
+    daphne,
     granian,
     gunicorn,
     hypercorn,
@@ -55,7 +56,8 @@ GUNICORN = "gunicorn: sync, gthread, gevent, asgi, uvicorn workers; with and wit
 UVICORN, NO_LIFESPAN = "uvicorn, asyncio and uvloop", "uvicorn without a lifespan"
 HYPERCORN = "hypercorn with one worker: asyncio, uvloop, trio"
 HYPERCORN_WORKERS = "hypercorn with several workers: the first to end has the others killed"
-GRANIAN_ASGI, GRANIAN_WSGI, WAITRESS = "granian, ASGI", "granian, WSGI", "waitress"
+DAPHNE, GRANIAN = "daphne", "granian, `asgi`"
+NO_EXIT = "waitress; granian, `asginl` and `wsgi`"
 UWSGI, UWSGI_GEVENT = "uWSGI with `--master`, with and without threads", "uWSGI with gevent"
 BELOW, OFF, PRELOAD = "--root-path=/shop", "--lifespan=off", "--preload"
 
@@ -78,7 +80,7 @@ SERVERS = {
     "gevent preload": Row(GUNICORN, gunicorn(WSGI, 2, "-kgevent", PRELOAD)),
     "gunicorn asgi": Row(GUNICORN, gunicorn(ASGI, 2, "-kasgi")),
     "gunicorn uvicorn asgi": Row(GUNICORN, gunicorn(ASGI, 2, "-kuvicorn.workers.UvicornWorker")),
-    "waitress": Row(WAITRESS, waitress(WSGI), 1),
+    "waitress": Row(NO_EXIT, waitress(WSGI), 1),
     "uvicorn": Row(UVICORN, uvicorn(ASGI), 1),
     "uvicorn below /shop": Row(NO_LIFESPAN, uvicorn(ASGI, 1, BELOW, OFF), 1),
     "uvicorn asyncio": Row(UVICORN, uvicorn(ASGI, 2, "--loop=asyncio")),
@@ -90,8 +92,10 @@ SERVERS = {
     "hypercorn workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2)),
     "hypercorn uvloop workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-kuvloop")),
     "hypercorn trio workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
-    "granian asgi": Row(GRANIAN_ASGI, granian(ASGI, 2, "--interface=asgi")),
-    "granian wsgi": Row(GRANIAN_WSGI, granian(WSGI, 2, "--interface=wsgi")),
+    "daphne asgi": Row(DAPHNE, daphne(ASGI), 1),
+    "granian asgi": Row(GRANIAN, granian(ASGI, 2, "--interface=asgi")),
+    "granian asginl": Row(NO_EXIT, granian(ASGI, 2, "--interface=asginl")),
+    "granian wsgi": Row(NO_EXIT, granian(WSGI, 2, "--interface=wsgi")),
     "uwsgi": Row(UWSGI, uwsgi(WSGI, 2, "--enable-threads")),
     "uwsgi threads": Row(UWSGI, uwsgi(WSGI, 2, "--threads=2")),
     "uwsgi without threads": Row(UWSGI, uwsgi(WSGI, 2), 2, WITHOUT_THREADS),

@@ -51,6 +51,10 @@ def uwsgi(app: str, workers: int = 1, *options: str) -> Command:
     ]
 
 
+def daphne(app: str) -> Command:
+    return lambda port: ["daphne", f"--port={port}", app]
+
+
 def waitress(app: str) -> Command:
     return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", app]
 
