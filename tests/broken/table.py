@@ -1308,6 +1308,8 @@ public-key-signs-a-cookie: A public key of tokens, which anybody may know, is no
 ~ is_token = self.source == "bearer" ==> is_token = True
 expired-session-counts: An expired session identifies nobody.
 ~ return id if until > now - request.age else _EXPIRED ==> return id
+session-outlives-its-framework: A session counts for as long as its framework accepts it.
+~ STARLETTE_SECONDS = 14 * DAY ==> STARLETTE_SECONDS = 13 * DAY
 pyramid-session-never-expires: An expired session of Pyramid identifies nobody.
 ~ return session, renewed + PYRAMID_SECONDS ==> return session, _NEVER
 huge-token-is-verified: A token that is too long is not verified.
@@ -1799,6 +1801,8 @@ text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once mo
 = unit/test_identity_memory.py
 numbers-in-a-token: A token with a number for its user counts, and one with a number for itself.
 ~ "verify_sub": False, "verify_jti": False, ==> "verify_sub": False,
+token-of-an-audience: A token counts whatever its audience is.
+~ {"verify_aud": False, ==> {
 first-signed-cookie-counts: Of several signed cookies with a name, the last counts.
 ~ cookie(name, last=True), verify, key, secrets, what= ==> cookie(name), verify, key, secrets, what=
 connection-outlives-its-login: A connection counts to its end, also if its token expires meanwhile.

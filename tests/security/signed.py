@@ -19,7 +19,7 @@ from itsdangerous import TimestampSigner, URLSafeSerializer, URLSafeTimedSeriali
 from pyramid.authentication import AuthTicket
 from webob.cookies import SignedSerializer
 
-from presence_middleware.identity import sessions
+from presence_middleware.parsers import DAY
 from tests.support.asking import Request
 
 KEY = "the key of the test's own site and long enough"
@@ -107,17 +107,13 @@ class Scheme:
 
 
 SCHEMES = {
-    "flask": Scheme("flask-session:who", flask_cookie, "session", lasts=sessions.FLASK_SECONDS),
-    "starlette": Scheme(
-        "starlette-session:who", starlette_cookie, "session", lasts=sessions.STARLETTE_SECONDS
-    ),
-    "pyramid": Scheme(
-        "pyramid-session:who", pyramid_cookie, "session", lasts=sessions.PYRAMID_SECONDS
-    ),
+    "flask": Scheme("flask-session:who", flask_cookie, "session", lasts=31 * DAY),
+    "starlette": Scheme("starlette-session:who", starlette_cookie, "session", lasts=14 * DAY),
+    "pyramid": Scheme("pyramid-session:who", pyramid_cookie, "session", lasts=20 * 60),
     "ticket": Scheme("auth-tkt", ticket, "auth_tkt"),
     "signed": Scheme("signed:who@shop:of a plugin", signed_plainly, "shop"),
     "signed with time": Scheme(
-        "signed:who@shop:another: salt", signed_with_time, "shop", lasts=sessions.SIGNED_SECONDS
+        "signed:who@shop:another: salt", signed_with_time, "shop", lasts=31 * DAY
     ),
     "datasette": Scheme("signed:a.who@ds_actor:actor", datasette_cookie, "ds_actor"),
     "jwt": Scheme("bearer:who", jwt_of),

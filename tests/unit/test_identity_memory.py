@@ -108,8 +108,8 @@ def test_flask_may_have_stored_a_uuid() -> None:
     assert make("user=flask-session:who").resolve(session)[0] == ("user", str(id))
 
 
-def test_a_token_may_have_numbers_in_place_of_texts() -> None:
-    token = jwt.encode({"sub": 42, "jti": 7}, KEY)
+def test_a_token_may_name_an_audience_and_have_numbers_in_place_of_texts() -> None:
+    token = jwt.encode({"sub": 42, "jti": 7, "aud": "shop"}, KEY)
     assert make("user=bearer:sub").resolve(request(f"Bearer {token}"))[0] == ("user", "42")
 
 
