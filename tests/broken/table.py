@@ -1704,6 +1704,9 @@ no-id-is-the-text-none: An object whose id is None is left out of a list in a te
 ~ "" if id is None else normalize_id(str(id)) ==> normalize_id(str(id))
 request-of-a-plain-context: A view may pass its request to a template as a variable.
 ~ "request", None) or context.get("request")) ==> "request", None))
+= unit/test_docs.py::test_a_number_of_a_page_is_that_of_the_code
+crowds-of-a-rented-network: 2,000 new guests of a /48 count in a window, as the page says.
+~ SITE_QUOTA = 2_000 ==> SITE_QUOTA = 20_000
 = unit/test_explain.py::test_hints_are_those_of_the_log
 cookie-beside-a-user: A cookie that no rule reads is not a mistake if a user was found.
 ~ if is_asked or kind in self.users: ==> if is_asked:

@@ -22,12 +22,19 @@ import prometheus_client
 import pytest
 from django.conf import settings as django_settings
 
-from presence_middleware import AsyncPresence, Recorder
+from presence_middleware import AsyncPresence, Recorder, prometheus, sse
+from presence_middleware.board import asgi, cache
+from presence_middleware.cli import logs
 from presence_middleware.cli.commands import presence as main
+from presence_middleware.connections import health, limits
+from presence_middleware.events import feed
 from presence_middleware.identity.sources import SOURCES
+from presence_middleware.parsers import DAY
 from presence_middleware.prometheus import PresenceCollector
+from presence_middleware.recorder import guests, recorder, setup_hints
+from presence_middleware.replay import files
 from presence_middleware.settings import Settings, variable
-from presence_middleware.stores import STORES
+from presence_middleware.stores import STORES, events, history
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, environment
 from tests.support.template_sites import LINE, configure_django
@@ -207,6 +214,42 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
         os.killpg(process.pid, signal.SIGINT)
         process.wait(30)
         process.stdout.close() if process.stdout else None
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "constant", "number"),
+    [
+        ("asking.md", "uses at most 16 connections", limits.CONNECTIONS, 16),
+        ("asking.md", "raise it at once for five seconds", limits.OUTAGE_PAUSE, 5),
+        ("board.md", "at most 256 rooms a second", cache.MAX_RESULTS, 256),
+        ("events.md", "A process serves 100 of these streams", asgi.MAX_STREAMS, 100),
+        ("events.md", "takes nothing for three seconds", asgi.SEND_SECONDS, 3),
+        ("events.md", "a comment every 15 seconds", sse.BEAT_SECONDS, 15),
+        ("events.md", "stored for five minutes", events.STREAM_SECONDS, 300),
+        ("events.md", "goes on after about ten seconds", feed.LEASE_SECONDS, 10),
+        ("events.md", "A name is remembered for an hour", feed.NAME_SECONDS, 3600),
+        ("identity.md", "at most 100 new guests per window", guests.QUOTA, 100),
+        ("identity.md", "2,000 from a /48 of IPv6", guests.SITE_QUOTA, 2000),
+        ("identity.md", "ten seconds after the first of three", setup_hints.SECONDS, 10),
+        ("identity.md", "of three visits", setup_hints.FEW_VISITS, 3),
+        ("logs.md", "to at most 100 connections", logs.MOST_READERS, 100),
+        ("logs.md", "read for another minute", files.ROTATED_SECONDS, 60),
+        ("metrics.md", "read at most once a second", prometheus.READ_EVERY, 1),
+        ("pulse.md", "if 100 pulses named no user", setup_hints.USERLESS_SIGNALS, 100),
+        ("servers.md", "in two seconds at most", recorder.FLUSH_SECONDS, 2),
+        ("stores.md", "at most five seconds or", health.MAX_PAUSE_SECONDS, 5),
+        ("stores.md", "The peak is stored for a year", history.PEAK_TTL, 366 * DAY),
+    ],
+)
+def test_a_number_of_a_page_is_that_of_the_code(
+    page: str, text: str, constant: float, number: float
+) -> None:
+    """Other tests shorten these, or count up to them, and so pass with any number."""
+    assert text in " ".join(TEXTS[DOCS / page].split())
+    assert constant == number
 
 
 # Tables
