@@ -63,7 +63,7 @@ async def logout(request):
 
 
 async def live(websocket):
-    """Whoever has this socket open is online, however long; asked anything, it says who is."""
+    """Keep the user of an open socket online, and answer each message with who is online."""
     presence = presence_of(websocket)
     await websocket.accept()
     async for _ in websocket.iter_text():
