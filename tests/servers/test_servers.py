@@ -162,6 +162,14 @@ def test_request_targets_are_normalized_before_they_are_matched(served: Served) 
     assert set(served.presence.online_among(seen)) == visits
 
 
+def test_a_name_with_underscores_is_another_header_but_under_uwsgi(served: Served) -> None:
+    with served.server.client(FIREFOX) as client:
+        client.get("/", headers={"X_User": "forged"})
+    ask(served.server, "true", "/")
+    online = ["forged", "true"] if served.name == "uwsgi" else ["true"]
+    wait_until(lambda: served.presence.online_among(["forged", "true"]) == online)
+
+
 def test_the_board_is_served(served: Served) -> None:
     served.presence.touch("bob")
     # uWSGI closes each connection without a word, and resets one with a body that nobody has read.
