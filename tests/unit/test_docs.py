@@ -22,7 +22,7 @@ import prometheus_client
 import pytest
 from django.conf import settings as django_settings
 
-from presence_middleware import AsyncPresence, Recorder, prometheus, sse
+from presence_middleware import AsyncPresence, Recorder, prometheus, sse, upkeep
 from presence_middleware.board import asgi, cache
 from presence_middleware.cli import logs
 from presence_middleware.cli.commands import presence as main
@@ -222,6 +222,7 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("page", "text", "constant", "number"),
     [
+        ("architecture.md", "six seconds after its next look", upkeep.LEASE_MARGIN, 6),
         ("asking.md", "uses at most 16 connections", limits.CONNECTIONS, 16),
         ("asking.md", "raise it at once for five seconds", limits.OUTAGE_PAUSE, 5),
         ("board.md", "at most 256 rooms a second", cache.MAX_RESULTS, 256),
