@@ -68,6 +68,7 @@ class Person:
     seen: float = NEVER
     sent: float = NEVER
     arrival: float = NEVER
+    sent_arrival: float = NEVER
     goodbye: Departed = NOT_DEPARTED
     """The last goodbye."""
     left: Departed = NOT_DEPARTED
@@ -137,19 +138,21 @@ class Person:
             due.append(goodbye)
         return sorted(due, key=attrgetter("at")) if len(due) > 1 else due
 
-    def refused(self, seen: float, arrival: float) -> None:
+    def refused(self, taken: "Taken") -> None:
         """Note that the server refused a sighting: the person had left after that arrival."""
-        if self.left.at < arrival:
-            self.left = Departed(LEFT, arrival, is_sent=True)
-            self.left.refused = arrival
+        if self.left.at < taken.arrival:
+            self.left = Departed(LEFT, taken.arrival, is_sent=True)
+            self.left.refused = taken.arrival
         # Otherwise a newer one waits, or after a loss it is sent with its departure again.
-        if self.seen == self.sent == seen and self.left.moment is None:
-            self.seen = self.sent = NEVER
+        if self.seen == self.sent == taken.seen and self.left.moment is None:
+            is_newer = taken.before > taken.arrival  # a visit with a new login
+            self.seen = self.sent = self.arrival = taken.before if is_newer else NEVER
 
     def restore(self, taken: "Taken") -> bool:
         """Let what was taken wait again. Return whether a newer sighting waits in its place."""
         if taken.seen is None:
             return False
+        self.sent_arrival = taken.before
         if self.seen > self.sent:
             self.arrival = max(self.arrival, taken.arrival)
             return True
@@ -179,6 +182,8 @@ class Taken(NamedTuple):
     person: Person
     seen: float | None
     """The last-seen time; None if that is sent already."""
+    before: float
+    """The arrival that was sent before."""
     arrival: float
     room: Room | None
     """The room that was entered; None if there is nothing new."""
@@ -402,10 +407,10 @@ class People(Memory):
                 due = person.departures_due() if has_departed else ()
                 if seen is not None or due:
                     room = person.room if person.is_moving else None
-                    each = Taken(person, seen, person.arrival, room, due)
+                    each = Taken(person, seen, person.sent_arrival, person.arrival, room, due)
                     taken.append(each)
                     self._in_flight[person] = each
-                    person.sent = person.seen
+                    person.sent, person.sent_arrival = person.seen, person.arrival
                 person.is_queued = False
                 queue.popleft()  # not before: an interrupt would lose the person
         return taken
@@ -418,19 +423,20 @@ class People(Memory):
         """
         with self.lock:
             position = -1
-            for person, seen, arrival, room, departures in taken:
+            for each in taken:
+                person = each.person
                 del self._in_flight[person]
-                for departure in departures:
+                for departure in each.departures:
                     departure.is_sent = True
-                if seen is None:
+                if each.seen is None:
                     continue
                 self.pending -= 1
                 position += 1
                 if position in refused:
-                    person.refused(seen, arrival)
+                    person.refused(each)
                     self.dropped["left"] += 1
                 else:
-                    person.is_moving = person.is_moving and room is not person.room
+                    person.is_moving = person.is_moving and each.room is not person.room
                     self.flushed += 1
             self.flushed -= full
             self.dropped["members"] += full

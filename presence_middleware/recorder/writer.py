@@ -220,7 +220,7 @@ def _timed(
     """
     sightings: list[Seen] = []
     departures: list[Departure] = []
-    for person, seen, arrival, room, due in part:
+    for person, seen, _, arrival, room, due in part:
         id = person.id
         for departure in due:
             if departure.moment is None:  # sent twice, it must not count later

@@ -347,7 +347,16 @@ logout-replaces-an-erasure: A server that returns with older data learns of eras
 ~ in (self.erased, self.left, self.goodbye): ==> in (self.left, self.goodbye):
 = contract/test_departures.py::test_who_left_keeps_the_last_seen_time_after_two_losses
 refusal-forgets-who-left: Who left keeps the last-seen time, also if a server loses it twice.
-~ self.sent == seen and self.left.moment is None: ==> self.sent == seen:
+~ self.sent == taken.seen and self.left.moment is None: ==> self.sent == taken.seen:
+= contract/test_departures.py::test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss
+refusal-forgets-the-visit-before: Of who logged in again, the visit is repeated after a loss.
+~ self.seen = self.sent = self.arrival = taken.before if is_newer else ==> self.seen = self.sent =
+refusal-forgets-when-the-visit-came: The repeated visit counts as one of after the logout.
+~ self.seen = self.sent = self.arrival = taken.before if ==> self.seen = self.sent = taken.before if
+refusal-repeats-the-connection: Who logged out stays offline after a loss, whoever else has ended.
+~ is_newer = taken.before > taken.arrival ==> is_newer = True
+failure-forgets-the-visit-before: A write that fails forgets no visit from before it.
+- self.sent_arrival = taken.before
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
@@ -1852,7 +1861,7 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 erasure-that-waits-is-replaced: An erasure that waits is written though a reader leaves.
 ~ if known.act is ERASED: ==> if known.act is ERASED and known.is_sent:
 refused-sighting-is-sent-again: A sighting that was refused stays so after a loss of data.
-~ if self.seen == self.sent == seen and self.left.moment is None: ==> if False:
+~ if self.seen == self.sent == taken.seen and self.left.moment is None: ==> if False:
 departures-without-bound: While Redis is down, a bounded number of departures wait.
 ~ len(self._queue) < self._limit and person.departures_due() ==> person.departures_due()
 erasure-before-a-logout-is-lost: Whoever asked to be erased is, also if a logout is reported first.
@@ -1868,7 +1877,7 @@ full-memory-knows-nobody: With more people than there is room for, no guest is r
 forgotten-people-without-bound: A process remembers a bounded number of hashes of people.
 ~ if forgotten is not None and len(self._forgotten) < self._limit: ==> if forgotten is not None:
 room-entered-during-a-write-is-lost: Whoever enters a room during a write is in it after the next.
-~ person.is_moving and room is not person.room ==> False
+~ person.is_moving and each.room is not person.room ==> False
 slow-page-pulls-back: A page that took longer than the next does not pull its user back.
 ~ room.since < known.since or room == known ==> room == known
 room-of-a-slow-page-is-lost: A page that took longer than a call without a room moves its user.

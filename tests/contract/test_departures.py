@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -25,7 +26,16 @@ from tests.support.clusters import Cluster
 from tests.support.model import SECOND, Limits, Model
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, Start, by_header, settings, visit
+from tests.support.timed_site import (
+    NOON,
+    WINDOW,
+    Clock,
+    Process,
+    Start,
+    by_header,
+    settings,
+    visit,
+)
 
 SEEN, GOODBYE, LEFT, ERASED = Act.SEEN, Act.GOODBYE, Act.LEFT, Act.ERASED
 PEOPLE = ["ann", "bob", "cid"]
@@ -432,22 +442,53 @@ def test_who_left_keeps_the_last_seen_time_after_two_losses(start: Start) -> Non
         assert worker.online() == []
 
 
-def test_an_erasure_before_a_logout_holds_after_a_loss(start: Start) -> None:
-    """Of a server that returns with older data."""
-    worker = start()
-    worker.saw("ann")
-    keys = worker.redis.keys(f"{worker.settings.prefix}:*")
-    older = {key: worker.redis.dump(key) for key in keys}
-    for act in (ERASED, LEFT, LEFT):
-        worker.clock.now += 1
-        worker.saw("ann", act=act)
-    worker.redis.delete(*worker.redis.keys(f"{worker.settings.prefix}:*"))
+@contextmanager
+def returns_older(worker: Process) -> Iterator[None]:
+    """The server loses what was written in the block."""
+    found = list(worker.redis.scan_iter(f"{worker.settings.prefix}:*"))
+    older = {key: worker.redis.dump(key) for key in found}
+    yield
+    worker.redis.delete(*worker.redis.scan_iter(f"{worker.settings.prefix}:*"))
     for key, data in older.items():
         worker.redis.restore(key, 0, data)
     worker.looks()
     worker.writes()
+
+
+def test_an_erasure_before_a_logout_holds_after_a_loss(start: Start) -> None:
+    worker = start()
+    worker.saw("ann")
+    with returns_older(worker):
+        for act in (ERASED, LEFT, LEFT):
+            worker.clock.now += 1
+            worker.saw("ann", act=act)
     assert worker.online() == []
     assert worker.presence.last_seen("ann") is None
+
+
+@pytest.mark.parametrize("how", ["", "fails before"])
+def test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss(
+    start: Start, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The server refuses the connections of ann and bob, who logged out. Only ann logs in again."""
+    outage, clock = Outage(monkeypatch), Clock()
+    worker, other, ended = (start(clock=clock) for _ in range(3))
+    worker.saw("ann", "bob")
+    for process, who, act in (other, "ann", LEFT), (ended, "bob", LEFT), (worker, "ann", SEEN):
+        clock.now += 1
+        process.saw(who, act=act)
+    for who in ("ann", "bob"):
+        worker.recorder.record(("user", who), clock.now + 1, NOON)
+    outage.how = how
+    worker.recorder.flush()
+    worker.writes()
+    assert worker.dropped == {"left": 2}
+    worker.redis.delete(*worker.redis.scan_iter(f"{worker.settings.prefix}:*"))
+    for process in (other, worker):
+        process.looks()
+        process.writes()
+    assert worker.online() == ["ann"]
+    assert worker.presence.last_seen("ann") == moment_of(NOON + 3)
 
 
 def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> None:
