@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Informed(Protocol):
-    """Whoever must know who left: the part of a recorder that readers of its process use."""
+    """Whoever must know who left, or was touched after it: what readers use of a recorder."""
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
 
@@ -393,13 +393,15 @@ class Queries(Arguments):
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `QueryError`, and
         `PresenceUnavailable` also if the kind has `PRESENCE_MAX_MEMBERS` members.
         """
-        store = self.stores[self.kind(kind)]
+        kind = self.kind(kind)
         if id is None:
             return
         stored = stored_id(id)
         latest = yield from self._write_time()
         now = yield from self.clock.now()
-        yield from store.shard_for(stored).touch(stored, now, latest)
+        yield from self.stores[kind].shard_for(stored).touch(stored, now, latest)
+        for recorder in self.departures:
+            recorder.departed((kind, stored), Act.SEEN, now, to_microseconds(latest))
 
     def leave(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Take `id` offline at once, on all processes.

@@ -374,7 +374,8 @@ class Recorder:
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""
         self._check_process()
-        self.people.departed(self._known(who), act, at, moment)
+        known = who if act is SEEN else self._known(who)  # that takes long, and touches are many
+        self.people.departed(known, act, at, moment)
 
     def _known(self, who: Who) -> Who:
         """Return how this process knows somebody, given the id as it is stored."""

@@ -348,6 +348,11 @@ logout-replaces-an-erasure: A server that returns with older data learns of eras
 = contract/test_departures.py::test_who_left_keeps_the_last_seen_time_after_two_losses
 refusal-forgets-who-left: Who left keeps the last-seen time, also if a server loses it twice.
 ~ self.sent == taken.seen and self.left.moment is None: ==> self.sent == taken.seen:
+= contract/test_departures.py::test_what_a_reader_wrote_last_holds_after_a_loss
+departure-by-a-reader-is-no-write: That a server lost what a reader wrote last is noticed.
+~ person.left.moment = moment ==> person.left.is_sent, person.left.moment = True, moment
+departure-is-repeated-after-a-touch: Who is touched after leave is online, whatever is repeated.
+~ self.recent.get(who, Person(who)).left.is_sent = True ==> pass
 = contract/test_departures.py::test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss
 refusal-forgets-the-visit-before: Of who logged in again, the visit is repeated after a loss.
 ~ self.seen = self.sent = self.arrival = taken.before if is_newer else ==> self.seen = self.sent =

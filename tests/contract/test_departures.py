@@ -466,6 +466,24 @@ def test_an_erasure_before_a_logout_holds_after_a_loss(start: Start) -> None:
     assert worker.presence.last_seen("ann") is None
 
 
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_what_a_reader_wrote_last_holds_after_a_loss(start: Start, store: str) -> None:
+    worker = start(store=store)
+    worker.saw("ann", "bob", "cid")
+    presence = Presence(backend=worker.recorder.backend)
+    with returns_older(worker):
+        worker.clock.now += 1
+        presence.leave("ann")
+        presence.forget("bob")
+        worker.writes()
+    assert worker.online() == ["cid"]
+    assert worker.presence.last_seen("bob") is None
+    presence.leave("cid")
+    presence.touch("cid")
+    worker.writes()
+    assert worker.online() == ["cid"], "what is repeated came before the touch"
+
+
 @pytest.mark.parametrize("how", ["", "fails before"])
 def test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss(
     start: Start, monkeypatch: pytest.MonkeyPatch, how: str
