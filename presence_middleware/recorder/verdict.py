@@ -89,7 +89,7 @@ def verdict(
     the user of `Act.LEFT`, at the moment of the answer. `now` is what the request shows at its end.
     It is the user of all other acts: seen when the request arrived.
     """
-    if before[0] is not None and purpose in LOGOUTS and answer in ENDS_LOGIN:
-        return Act.LEFT, before[0], before[1]
+    if purpose in LOGOUTS and answer in ENDS_LOGIN and (left := shown(before, answer)):
+        return Act.LEFT, left, before[1]
     who, act = shown(now, answer), _ACTS.get(purpose)
     return None if who is None or act is None else (act, who, now[1])

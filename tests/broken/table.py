@@ -2076,6 +2076,8 @@ markup-in-a-chart: A kind is drawn as text.
 redirect-accepts-login: A checked login counts only where the response accepts it.
 ~ is_checked and answer is not Answer.ACCEPTED ==> is_checked and answer is Answer.REFUSED
 = unit/test_verdict.py contract/test_logins.py
+claim-logs-out: Whoever only claims a login does not end it: not by a redirect, nor by OPTIONS.
+~ (left := shown(before, answer)): ==> (left := before[0]):
 failed-logout-logs-out: A logout that fails takes nobody offline.
 ~ (Answer.ACCEPTED, Answer.REDIRECTED) ==> {Answer.ACCEPTED, Answer.REDIRECTED, Answer.FAILED}
 

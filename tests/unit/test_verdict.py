@@ -5,7 +5,14 @@ import itertools
 import pytest
 
 from presence_middleware.identity.resolver import BY_LAYER, NOBODY, Found, Matcher
-from presence_middleware.recorder.verdict import Answer, Purpose, answer_of, earlier_login, verdict
+from presence_middleware.recorder.verdict import (
+    LOGOUTS,
+    Answer,
+    Purpose,
+    answer_of,
+    earlier_login,
+    verdict,
+)
 from presence_middleware.stores import Act
 
 
@@ -18,11 +25,11 @@ class Checked(Matcher):
 SHOWN: Found = ("user", "ann"), BY_LAYER
 CHECKED: Found = ("user", "bob"), Checked()
 BEFORE: Found = ("user", "eve"), BY_LAYER
+CLAIMED: Found = ("user", "eve"), Checked()
 ACTS: dict[str, dict[Found, object]] = {
     "-": dict.fromkeys((NOBODY, SHOWN, CHECKED)),
     "S": {(who, by): (Act.SEEN, who, by) for who, by in (SHOWN, CHECKED)},
     "G": {(who, by): (Act.GOODBYE, who, by) for who, by in (SHOWN, CHECKED)},
-    "L": dict.fromkeys((NOBODY, SHOWN, CHECKED), (Act.LEFT, *BEFORE)),
 }
 # By purpose, and by whether the app was asked to end a login: for each answer, the acts if the
 # request shows at its end no user, a user, or a user whom only an accepting response confirms.
@@ -40,19 +47,23 @@ TABLE: dict[tuple[Purpose, Found], str] = {
     (Purpose.LOGOUT, BEFORE): "-S- LLL LLL -S- -S-",
     (Purpose.EXCLUDED_LOGOUT, NOBODY): "--- --- --- --- ---",
     (Purpose.EXCLUDED_LOGOUT, BEFORE): "--- LLL LLL --- ---",
+    (Purpose.LOGOUT, CLAIMED): "-S- LLL -S- -S- -S-",
+    (Purpose.EXCLUDED_LOGOUT, CLAIMED): "--- LLL --- --- ---",
 }
 
 
 def test_the_table_is_complete() -> None:
-    assert set(TABLE) == set(itertools.product(Purpose, [NOBODY, BEFORE]))
+    asked = *itertools.product(Purpose, [NOBODY, BEFORE]), *itertools.product(LOGOUTS, [CLAIMED])
+    assert set(TABLE) == set(asked)
 
 
 @pytest.mark.parametrize(("purpose", "before"), list(TABLE))
 def test_a_request_comes_to_what_the_table_says(purpose: Purpose, before: Found) -> None:
     shown = (NOBODY, SHOWN, CHECKED)
     found = [[verdict(purpose, answer, before, now) for now in shown] for answer in Answer]
+    left = dict.fromkeys(shown, (Act.LEFT, *before))
     assert found == [
-        [ACTS[act][now] for act, now in zip(row, shown, strict=True)]
+        [(left if act == "L" else ACTS[act])[now] for act, now in zip(row, shown, strict=True)]
         for row in TABLE[purpose, before].split()
     ]
 
