@@ -43,11 +43,11 @@ def read_signal(request: Request, *, is_own: bool) -> Signal | None:
 
     `is_own` is True for a POST to `PRESENCE_PULSE_PATH`: without a readable query, that is a pulse
     from an unknown page. Other requests are signals if their method is POST and their query ends
-    with the parameter `presence`.
+    with the parameter `presence`. A form is none: its URL may be that of a link on another site.
     """
     try:
-        query = query_of(request.state)
-        match = _SIGNAL.search(query) if len(query) <= MAX_SIGNAL else None
+        query, type = query_of(request.state), request.header("content-type") or ""
+        match = None if "form" in type or len(query) > MAX_SIGNAL else _SIGNAL.search(query)
         if request.method != "POST" or (match is None and not is_own):
             return None
         is_same = is_same_origin(request)

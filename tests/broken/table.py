@@ -1957,6 +1957,8 @@ error-that-no-other-process-reads: An error that a worker of a pool raises reach
 = unit/test_pulse.py
 pulse-of-another-site: Only a page of this site may send a pulse.
 ~ return site == "same-origin" ==> return site != "cross-site"
+form-is-a-signal: A link on another site moves nobody, and keeps nobody online, who submits a form.
+~ "form" in type or len(query) ==> len(query)
 pulse-loses-the-session: The response of a pulse has the cookies of the app.
 ~ ("204 No Content", [*EMPTY, *cookies]) ==> ("204 No Content", [*EMPTY])
 = unit/test_pulse.py::test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line

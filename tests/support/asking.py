@@ -117,6 +117,7 @@ class Request:
         environ["PATH_INFO"] = self.path.encode(errors="surrogateescape").decode("latin-1")
         for name, value in self.headers:
             key = "HTTP_" + name.upper().replace("-", "_")
+            key = key.replace("HTTP_CONTENT_TYPE", "CONTENT_TYPE")
             joint = "; " if key == "HTTP_COOKIE" else ","
             said = value.decode("latin-1")
             environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said

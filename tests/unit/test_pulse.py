@@ -131,6 +131,12 @@ ROWS += [
             ("POST", f"x={'x' * MAX_SIGNAL}&{BYE}"),
         )
     ),
+    # A form may be sent to the URL of its page, which was a link on another site.
+    *(
+        APPS._replace(query=query, headers={**SAME, "Content-Type": type}, seen=[GUEST])
+        for type in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x")
+        for query in (HERE, BYE)
+    ),
     *(
         APPS._replace(path=path, query="", headers=ANN, seen=[USER])
         for path in ("/pulse/", "/pulses", "/pulse.js/", "/a/pulse", "/PULSE", "/")
