@@ -91,7 +91,7 @@ class RuleMatcher(Matcher):
         self._to_id: Callable[[str], FoundId] = normalize_id
         if rule.hashed:
             # What a client chooses, such as a cookie, must not have the hash of a login.
-            is_chosen = rule.type.client_supplied or rule.is_credential
+            is_chosen = rule.type.client_supplied or rule.front_header
             place = f"{rule.source}:{rule.argument}\n" if is_chosen else ""
             self._to_id = lambda value: "" if value.isspace() else hasher(place + value)
         self._has_failed = False

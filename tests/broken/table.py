@@ -1809,7 +1809,7 @@ failing-function-shows-all in resolver.py: If the function that hides users fail
 client-chooses-the-hash-of-a-user: No client can choose a value with the hash of another source.
 ~ place = f"{rule.source}:{rule.argument}\n" if is_chosen else "" ==> place = ""
 key-has-the-hash-of-a-user: No client can choose a key or a token with the hash of a login.
-~ rule.type.client_supplied or rule.is_credential ==> rule.type.client_supplied
+~ rule.type.client_supplied or rule.front_header ==> rule.type.client_supplied or rule.is_credential
 json-in-a-cookie-is-cut: A quotation mark within a cookie is a part of it.
 ~ [ \t]*=([^;]*)" ==> [ \t]*=[ \t]*\"?([^;\"]*)"
 text-of-a-layer-is-bytes: Who is named in text by a layer is not decoded once more.

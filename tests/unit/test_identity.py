@@ -351,13 +351,14 @@ def test_bytes_of_a_layer_are_utf_8(source: str, user: bytes, id: str | None) ->
 
 def test_no_client_can_choose_a_value_with_the_hash_of_another_source() -> None:
     of_client = ("cookie:device", "cookie:other", "header:X-Api-Key", "environ:HTTP_AUTHORIZATION")
-    hashed = [f"user={source}:hashed" for source in ("header:X-User", *of_client, "ip")]
+    hashed = [f"user={source}:hashed" for source in ("auth", "header:X-User", *of_client, "ip")]
     value = "192.0.2.7"
     keys = [Request([(name, value.encode())]) for name in ("X-Api-Key", "Authorization")]
     requests = [said(value), cookies(f"device={value}"), cookies(f"other={value}"), *keys]
     settings = chain(", ".join(hashed))
-    found = [ask_wsgi(settings, each) for each in (*requests, Request(peer=value))]
-    assert len({each and each.id for each in found}) == 6
+    logins = Request(user=value), Request(peer=value)
+    found = [ask_wsgi(settings, each) for each in (*requests, *logins)]
+    assert len({each and each.id for each in found}) == 7
 
 
 def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text() -> None:
