@@ -32,7 +32,7 @@ def hide(state: State) -> None:
 
 CODE = "user=header:x-user, invisible=identify, guest=visitor"
 FUNCTION = CODE.replace("identify", "identify:tests.support.hiding:is_hidden")
-WAYS = {"handler": CODE, "layer": CODE, "function": FUNCTION, "no way": CODE}
+WAYS = {"handler": CODE, "layer": CODE, "function": FUNCTION}
 """PRESENCE_IDENTITY, by what makes a person invisible."""
 
 
@@ -213,25 +213,6 @@ def test_an_invisible_person_leaves_nothing_under_user(
     rooms = [dict(keys.get(f":{kind}:at", ())) for kind in ("user", "invisible")]  # type: ignore[call-overload]
     assert [HIDDEN.encode() in room for room in rooms] == [False, store == "sorted-set"]
     assert shown["count"] == 1
-
-
-def test_forget_erases_the_past_of_who_becomes_invisible(valkey: Server, prefix: str) -> None:
-    page = Page({"X-User": HIDDEN})
-    site = Site(settings_of(valkey.url, prefix, CODE, "sorted-set"), "no way")
-    presence = Presence(site.settings, clock=site.clock)
-    site.serve(page)
-    site.pass_time(10)
-    assert [seen.id for seen in presence.online()] == [HIDDEN]
-    site.way = "handler"
-    presence.forget(HIDDEN)
-    site.serve(page)
-    site.pass_time(10)
-    assert presence.counts() == {"user": 0, "invisible": 1, "guest": 0, "bot": 0}
-    assert presence.last_seen(HIDDEN) is None
-    assert [seen.id for seen in presence.online("invisible")] == [HIDDEN]
-    keys = visible(contents(site))
-    assert ":user:left" in keys
-    assert repr(HIDDEN.encode()) not in str(keys)
 
 
 def test_the_board_counts_invisible_people_only_with_the_token(valkey: Server, prefix: str) -> None:

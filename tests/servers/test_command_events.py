@@ -148,14 +148,6 @@ def test_a_pipe_receives_a_line_for_each_event_and_of_lost_ones_a_report(own: Se
         assert events.end() == 0
 
 
-def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
-    with piped("events", **site) as process:
-        process.stdout.close()
-        visit_until(Presence(Settings.from_env(site)), lambda: process.poll() is not None)
-        assert process.returncode == 0
-        assert process.stderr.read() == ""
-
-
 def test_another_named_command_goes_on(site: dict[str, str], valkey: Server, prefix: str) -> None:
     key = f"{prefix}:user:reader:mailer"
     with following(site, "--name", "mailer") as events:

@@ -1,12 +1,10 @@
 """Where no thread runs, or a thread is dead or stuck; clocks; forks; and the loop of Trio."""
 
-import asyncio
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
@@ -18,7 +16,6 @@ from presence_middleware.connections import server as server_clock
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.asking import in_loop
 from tests.support.backends import Server, client_of, wait_until
 from tests.support.commands import run_program
 from tests.support.faults import hung
@@ -254,20 +251,6 @@ def test_a_process_forks_and_ends_without_an_error(
 
 
 # Tasks and trio
-
-
-@in_loop
-async def test_a_connection_that_is_cancelled_keeps_nobody_online(settings: Settings) -> None:
-    """As servers do with what is still open when they end."""
-    site = asgi.PresenceMiddleware(lambda *_: asyncio.sleep(60), settings=settings)
-    for type in ("http", "websocket"):
-        task = asyncio.create_task(site({"type": type, "headers": []}, Mock(), AsyncMock()))
-        await asyncio.sleep(0)
-        assert len(site.recorder.open_visits) == 1
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not site.recorder.open_visits
 
 
 def test_under_trio_async_readers_refuse_and_a_thread_reads_for_them(settings: Settings) -> None:

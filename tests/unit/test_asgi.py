@@ -203,9 +203,11 @@ async def check_what_the_app_raises_reaches_the_server_as_it_is(wrap: Wrap) -> N
         ([], [START, body(b"a", more=True)]),
     ):
         error, type, messages = case
+        wrapped = wrap(app)
         with pytest.raises(BaseException) as caught:  # noqa: PT011
-            await Gateway(type).ask(wrap(app))
+            await Gateway(type).ask(wrapped)
         assert caught.value is error
+        assert not wrapped.recorder.open_visits
         assert caught.value.__context__ is None
 
 

@@ -1,7 +1,7 @@
 """The chart of the `presence` command: a picture of any size that shows the history."""
 
 from datetime import UTC, datetime, timedelta
-from io import BytesIO, StringIO, TextIOWrapper
+from io import StringIO
 from unittest.mock import Mock
 
 from rich.console import Console
@@ -60,15 +60,6 @@ def test_the_chart_fits_any_size() -> None:
             assert len(drawn) == max(4, height)
             assert {len(line) for line in drawn[1:-1]} == {max(6, width)}
             assert max(map(len, drawn)) == max(6, width)
-
-
-def test_a_terminal_without_blocks_gets_letters() -> None:
-    printed = BytesIO()
-    terminal = Console(file=TextIOWrapper(printed, "ascii"), force_terminal=True, width=40)
-    terminal.print(Chart(minutes(1, 5, None, None, 9, 0), since(6), NOW, 8))
-    drawn = printed.getvalue().decode("ascii")
-    assert drawn.count("\n") == 8
-    assert "#" in drawn
 
 
 def watched(*counts: int | None) -> tuple[Screen, Mock]:
