@@ -9,7 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
+from presence_middleware import QueryError, UnsupportedQuery
 from presence_middleware.backend import Backend
 from presence_middleware.stores import Batch, Plan, Sighting, moment_of
 from presence_middleware.stores.sorted_set import PAGE
@@ -231,24 +231,6 @@ def test_a_period_that_is_not_kept_is_refused(start: Start) -> None:
             ask.active(period, kind)
     with pytest.raises(QueryError, match="period is 'soon'"):
         ask.active("soon")
-
-
-@pytest.mark.parametrize(
-    ("kept", "periods"),
-    [
-        ({}, ["1d", "7d", "30d"]),
-        ({"retention": "7d"}, ["1d", "7d"]),
-        ({"retention": "6h"}, []),
-        ({"window": "18h", "pulse_path": "/pulse"}, ["7d", "30d"]),
-    ],
-)
-def test_the_usual_periods_are_those_that_a_kind_can_answer(
-    kept: dict[str, str], periods: list[str], prefix: str
-) -> None:
-    presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}", **kept))
-    presence.touch("ann")
-    active = presence.run(presence.backend.queries.active_in_periods("user"))
-    assert active == dict.fromkeys(periods, 1)
 
 
 # Writes

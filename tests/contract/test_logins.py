@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi, wsgi
 from presence_middleware.identity.sources import SOURCES
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
 from presence_middleware.recorder.setup_hints import INSPECTED_USERS
 from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import (
@@ -32,9 +32,7 @@ from tests.support.asking import (
     names,
     never,
     nothing,
-    opened,
 )
-from tests.support.backends import Server, wait_until
 from tests.support.beside import in_thread
 from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_websocket, over_wsgi
 from tests.support.transports import AsgiTransport
@@ -78,25 +76,6 @@ def test_what_a_layer_identifies_is_an_id_and_a_kind_of_the_site(settings: Setti
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(user="bob"), layer) == Identity("guest", "ann")
-
-
-def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
-    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
-    settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
-    own.stop()
-    early = Recorder(settings)
-    visit = opened(early, view)
-    visit.end()
-    assert not early.flush()
-    assert visit.identity is None
-    assert early.stats().pending == 1
-    own.start()
-    late = opened(Recorder(settings), view)
-    late.recorder.flush()
-    wait_until(early.flush)
-    assert visit.identity == late.identity is not None
-    assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
-    late.end()
 
 
 HEADER = {"X-User": "ann"}

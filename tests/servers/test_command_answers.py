@@ -92,6 +92,8 @@ def test_an_exit_status_reports_if_all_users_are_online(script: Script, presence
 def test_active_shows_the_usual_periods_that_are_kept(script: Script, presence: Presence) -> None:
     presence.touch("ann")
     assert script("active", PRESENCE_RETENTION="7d").stdout == "1d\t1\n7d\t1\n"
+    hiding = {"PRESENCE_WINDOW": "18h", "PRESENCE_PULSE_PATH": "/pulse"}  # a goodbye, from a day
+    assert script("active", **hiding).stdout == "7d\t1\n30d\t1\n"
     for unkept in (["active", "30d"], ["active"]):
         ended = script(*unkept, PRESENCE_RETENTION="6h")
         assert (ended.exit_code, "is stored for 6h 10m" in ended.stderr) == (2, True)

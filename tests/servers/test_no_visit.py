@@ -1,7 +1,6 @@
 """Requests that are not visits, and passive requests that do not keep their user online."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -241,21 +240,3 @@ def test_a_passive_request_is_not_recorded(request_: Request, send: Ask, polled:
     sent(send, polled, Request(True, (ANN,)))
     assert recorder.flush()
     assert presence.is_online("ann"), "the same without it is a visit"
-
-
-def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_address(
-    polled: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Otherwise polling pages and health checks would use up the guests of an address."""
-    for number in range(101):
-        agent = ("User-Agent", f"Firefox {number}")
-        for send in (over_wsgi, over_asgi):
-            sent(send, polled, Request(False, (agent, PASSIVE)))
-            sent(send, polled, Request(False, (agent,), "/healthz"))
-    recorder = recorder_for(polled)
-    assert recorder.flush()
-    assert (recorder.stats().recorded, recorder.stats().dropped) == (0, {})
-    sent(over_wsgi, polled, Request(True, (("User-Agent", "somebody who looks at a page"),)))
-    assert recorder.flush()
-    assert Presence(polled).count("guest") == 1
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -422,20 +422,6 @@ def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: Kind, open_site: Ope
     assert site.presence.count(room="/t/8") == 1
 
 
-def test_pulses_too_early_are_reported(open_site: Open, caplog: pytest.LogCaptureFixture) -> None:
-    site = open_site(SYNC._replace(layers=(LINE, *LAYERS)), pulse_path="/pulse")
-    views["/"] = uses_user
-    site.log_in()
-    site.get()
-    assert site.seen() == ["7"]
-    for _ in range(100):
-        site.client.post("/pulse", headers=SAME)
-    site.recorder.run_once()
-    (warning,) = caplog.messages
-    assert warning.startswith("no user among 100 pulses: ")
-    assert warning.endswith("in Django, let PresenceMiddleware be last")
-
-
 def test_a_logout_is_that_of_djangos_user_and_not_of_the_servers(open_site: Open) -> None:
     """As on a site behind a front end that asks for a password of its own."""
     site = open_site(logout="/end")
