@@ -305,25 +305,6 @@ def test_every_key_has_the_prefix_and_a_lifetime(site: Process, store: str) -> N
         assert [key for key in fresh if not key.startswith(mine)] == []
 
 
-@SORTED
-@pytest.mark.parametrize("backend_url", ["valkey", *matrix(*OTHERS)], indirect=True)
-def test_a_key_of_another_type_stops_one_kind(
-    backend_url: str, prefix: str, start: Start, store: str
-) -> None:
-    site = start(backend_url, store=store)
-    site.redis.set(f"{prefix}:user:seen", "not a sorted set")
-    with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):
-        site.presence.touch("ann")
-    site.did("ann")
-    site.did("g1", kind="guest")
-    assert not site.recorder.flush()
-    assert site.presence.count("guest") == 1
-    assert (site.recorder.stats().last_error or "").startswith("Redis refused: WRONGTYPE ")
-    site.redis.delete(f"{prefix}:user:seen")
-    site.writes()
-    assert site.presence.is_online("ann")
-
-
 @OF_EACH_SERVER
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("protocol", "decoded"), [(2, True), (3, False), (3, True)])

@@ -21,7 +21,7 @@ from presence_middleware.connections.drivers import Driver
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
 from presence_middleware.connections.limits import remaining
 from presence_middleware.doctor import examine
-from presence_middleware.errors import RedisRefused
+from presence_middleware.errors import QueryError, RedisRefused
 from presence_middleware.events.iterators import Events
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, Visit, writer
@@ -194,20 +194,25 @@ def test_an_outage_lasts_when_all_who_waited_have_expired(
     assert re.match("recording again after .*: wrote 0 sightings .*, dropped 1$", ends)
 
 
-def test_an_outage_of_a_shard_lasts_until_it_is_written(
+def test_a_key_of_another_type_is_an_outage_of_its_shard_until_that_is_written(
     valkey: Server, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = start()
     seen = f"{process.settings.prefix}:user:seen"
     valkey.client.set(seen, "of another type")
-    process.recorder.record(("user", "ann"), process.recorder.stamp())
-    for guest in ("bob", "carol", "dave"):  # once it fails, and then it is not tried for a while
-        process.recorder.record(("guest", guest), process.recorder.stamp())
+    with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):
+        process.presence.touch("ann")
+    process.did("ann")
+    guests = ["bob", "carol", "dave"]  # once it fails, and then it is not tried for a while
+    for guest in guests:
+        process.did(guest, kind="guest")
         process.recorder.run_once()
+    assert process.online("guest") == guests
     valkey.client.delete(seen)
     (failure,) = caplog.messages
     assert failure.startswith("cannot record who is online")
-    assert process.recorder.flush()
+    process.writes()
+    assert process.online() == ["ann"]
     assert caplog.messages[1].startswith("recording again after")
 
 
