@@ -451,15 +451,6 @@ def test_guests_past_their_quota_cannot_leave_or_log_in_either(
     assert recorder.stats().dropped == {"quota": 5}
 
 
-@both
-def test_a_kind_that_nobody_can_leave_is_left_alone(ask: Ask, site: Site) -> None:
-    settings = site(store="hyperloglog")
-    ask(settings, Call(HEADER))
-    ask(settings, Call(HEADER, "/logout"))
-    assert recorder_for(settings).flush()
-    assert Presence(settings).counts()["user"] == 1
-
-
 @pytest.mark.parametrize("is_outermost", [True, False])
 def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, site: Site) -> None:
     """Within our wrapper it is loaded late, and cleared before the response starts."""
