@@ -158,7 +158,7 @@ def rows_of_navigation(rounds: int) -> Iterator[Row]:
             )
 
 
-def rows_of_one(rounds: int = 10) -> Iterator[Row]:
+def rows_of_one() -> Iterator[Row]:
     """Return the bytes that a flush of one person sends."""
     for name, given in (("", {}), (", everything on", EVERYTHING)):
         with server() as url, Gauge(url) as gauge:
@@ -169,7 +169,7 @@ def rows_of_one(rounds: int = 10) -> Iterator[Row]:
                 site.visit("ann", "/t/7/a")
                 site.flush()
 
-            sent = [gauge.bytes_of(flush) for _ in range(rounds)]
+            sent = [gauge.bytes_of(flush) for _ in range(10)]
             yield Row(f"flush of one person{name}", min(sent), 500, "B", f"{max(sent)} at most")
 
 

@@ -109,9 +109,9 @@ class Child(AbstractContextManager["Child"]):
         return float(status.partition(f"{name}:")[2].split()[0])
 
 
-def end_step(line: object = "done") -> None:
+def end_step() -> None:
     """In the child: say that a step is done, and wait to go on."""
-    print(line, flush=True)
+    print("done", flush=True)
     sys.stdin.readline()
 
 

@@ -96,11 +96,6 @@ def test_departures_are_forgotten_a_bounded_number_in_each_write(
 ADDRESS, NO_PROXIES = "192.0.2.7", Proxies()
 
 
-def view(address: str | None, **headers: str) -> WsgiRequest:
-    named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-    return WsgiRequest({**named, **({"REMOTE_ADDR": address} if address else {})})
-
-
 class Door:
     """Guests, a clock, and how many were too many."""
 
@@ -112,7 +107,8 @@ class Door:
 
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:
         """Return whether a guest with these headers is recorded."""
-        request = view(address, **headers)
+        named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        request = WsgiRequest({**named, **({"REMOTE_ADDR": address} if address else {})})
         who = "guest", f"{said} of {client_address(request)}"
         is_let_in = self.guests.admit(request, who, self.clock.now)
         self.refused += not is_let_in

@@ -218,7 +218,10 @@ def test_a_goodbye_dismisses_no_connection_of_another_tab(start: Start) -> None:
     assert worker.dropped == {}
     tab.end()
     worker.writes()
-    assert worker.is_online_until(worker.clock.now + WINDOW)
+    worker.clock.now += WINDOW - 1
+    assert worker.presence.is_online("ann")
+    worker.clock.now += 2
+    assert not worker.presence.is_online("ann")
 
 
 UNNAMED = (

@@ -457,7 +457,7 @@ def test_last_seen_times_outlive_an_outage_longer_than_a_window(own: Server, sta
 
 
 def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(
-    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    own: Server, prefix: str
 ) -> None:
     def raises(_: logging.LogRecord) -> bool:
         raise RuntimeError("a filter of the site's own")

@@ -39,11 +39,10 @@ def test_the_chart_begins_with_the_recorded_history(variables: dict[str, str]) -
         assert "▼" not in terminal.wait_for("user  0  ", "peak 9, ", "└──")
 
 
-def terminate(terminal: Terminal) -> None:
-    terminal.process.terminate()
-
-
-@pytest.mark.parametrize(("ask_to_end", "status"), [(Terminal.interrupt, 0), (terminate, 143)])
+@pytest.mark.parametrize(
+    ("ask_to_end", "status"),
+    [(Terminal.interrupt, 0), (lambda terminal: terminal.process.terminate(), 143)],
+)
 def test_the_terminal_is_restored_however_the_command_ends(
     variables: dict[str, str], ask_to_end: Callable[[Terminal], None], status: int
 ) -> None:

@@ -183,9 +183,9 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
     return seen[0]
 
 
-def ids(settings: Settings, request: Request, inner: Inner = nothing) -> str | None:
-    found = ask_wsgi(settings, request, inner)
-    assert ask_asgi(settings, request, inner) == found
+def ids(settings: Settings, request: Request) -> str | None:
+    found = ask_wsgi(settings, request)
+    assert ask_asgi(settings, request) == found
     return found and found.id
 
 

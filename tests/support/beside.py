@@ -39,7 +39,7 @@ def in_thread(work: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 @contextmanager
-def repeated(step: Callable[[], object], every: float = 0.0) -> Iterator[None]:
+def repeated(step: Callable[[], object], every: float) -> Iterator[None]:
     """Do something again and again in a thread, without an error, until the end of the block."""
     over, errors = threading.Event(), list[Exception]()
 

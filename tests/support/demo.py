@@ -39,9 +39,9 @@ class Demo(WebServer):
     def get(self, agent: str, path: str = "/") -> str:
         return self.visitor.get(path, headers={"User-Agent": agent}).text
 
-    def state(self, page: str = "/") -> Any:
+    def state(self) -> Any:
         passive = {"Presence": "passive"}
-        return self.visitor.get("/online.json", params={"page": page}, headers=passive).json()
+        return self.visitor.get("/online.json", params={"page": "/"}, headers=passive).json()
 
     def board(self) -> tuple[str, dict[str, str]]:
         address, token = re.findall(r"the board: (\S+), its token: (\S+)", self.output)[0]

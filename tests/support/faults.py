@@ -159,12 +159,12 @@ def adds_up(recorder: Recorder) -> bool:
 
 
 @contextmanager
-def adding_up(recorder: Recorder, every: float = 0.001) -> Iterator[None]:
+def adding_up(recorder: Recorder) -> Iterator[None]:
     """Looks at the counters all along."""
 
     def look() -> None:
         assert adds_up(recorder), recorder.stats()
 
-    with repeated(look, every):
+    with repeated(look, every=0.001):
         yield
     look()

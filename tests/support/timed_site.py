@@ -168,14 +168,6 @@ class Process:
     def online(self, kind: str = "user") -> list[str]:
         return sorted(who.id for who in self.presence.online(kind, limit=None))
 
-    def is_online_until(self, moment: float, user: str = "ann") -> bool:
-        """Whether a user is online until a moment, and no longer."""
-        now, found = self.clock.now, []
-        for self.clock.now in (moment - 1, moment + 1):
-            found.append(self.presence.is_online(user))
-        self.clock.now = now
-        return found == [True, False]
-
     @property
     def dropped(self) -> dict[Any, int]:
         assert adds_up(self.recorder)

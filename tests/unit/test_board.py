@@ -323,7 +323,7 @@ def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:
     assert f"style-src 'self' 'sha256-{digest}';" in policy
 
 
-def drawn(query: str = "", samples: Samples = CHARTED) -> ET.Element:
+def drawn(query: str, samples: Samples = CHARTED) -> ET.Element:
     return ET.fromstring(Site(samples=samples).ask("/chart.svg", query).body)
 
 

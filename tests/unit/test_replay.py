@@ -30,10 +30,6 @@ NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 Seen = tuple[int, str]  # when, who
 
 
-def of_agent(agent: str) -> WsgiRequest:
-    return WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": agent})
-
-
 def told(seen: Iterable[Seen], window: float) -> list[Moment]:
     """The minutes of some sightings of users, in the order of a log."""
     tally = Tally()
@@ -250,7 +246,7 @@ TODAY = NOON + 1000 * DAY  # when the logs are read
 
 
 def line_at(at: int) -> Line:
-    return Line(at, of_agent("Firefox"))
+    return Line(at, WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Firefox"}))
 
 
 def kept(times: Iterable[int], now: float = TODAY) -> tuple[list[int], int]:
