@@ -23,7 +23,7 @@ import trustme
 import valkey
 
 from presence_middleware import AsyncPresence, Presence, Settings
-from presence_middleware.errors import PresenceUnavailable, QueryError, SettingsError
+from presence_middleware.errors import PresenceUnavailable, QueryError
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
@@ -543,28 +543,6 @@ def test_a_provider_that_fails_is_an_outage_with_its_name_and_no_token(tokens: T
         assert "token" not in str(error.value)
     with pytest.raises(PresenceUnavailable, match="raised AttributeError"):
         Presence(site("missing")).count()
-
-
-PROVIDER, CLUSTER = "takes the place of user and password", r"redis\+cluster://"
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("redis://host?credential_provider=iam", PROVIDER),
-        ("redis://host?credential_provider=", PROVIDER),
-        ("redis://user:secret@host?credential_provider=shop.iam:provider", PROVIDER),
-        ("redis+cluster://:secret@host?credential_provider=shop.iam:provider", PROVIDER),
-        *(
-            (f"redis+cluster://{end}", CLUSTER)
-            for end in ("", "h/1", "h?db=1", "h:x", "h/service/0", "h?timeouts=1", "a@b@c")
-        ),
-    ],
-)
-def test_a_wrong_url_is_reported_at_the_start(url: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=message) as error:
-        Settings.from_env({}, redis_url=url)
-    assert "secret" not in str(error.value)
 
 
 def test_threads_that_begin_share_memory(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

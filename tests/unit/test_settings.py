@@ -35,6 +35,11 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("redis://h?max_connections=0", "redis://h?protocol=4", "redis://h?ssl_ca_certs=a"),
             *("rediss://h?ssl_cert_reqs=maybe", "rediss://h?ssl_no=1", "unix:///no?ssl_ca_path=a"),
             *("redis+sentinel://h/site?sentinel_db=x", "redis+cluster://h?health_check_interval=x"),
+            *(
+                f"redis+cluster://{end}"
+                for end in ("", "h/1", "h?db=1", "h:x", "h/service/0", "a@b@c")
+            ),
+            *("redis+cluster://h?timeouts=1", "redis://h?credential_provider="),
         ],
         "redis://[user:password@]host:6379/0",
     ),
@@ -263,6 +268,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
     (
         {"pulse_path": "/here", "board_path": "/here"},
         ("PRESENCE_PULSE_PATH=/here: that is the pa",),
+    ),
+    (
+        {"redis_url": "redis://u:p@host?credential_provider=shop.iam:provider"},
+        ("credential_provider=module:object takes the place of user and password",),
     ),
     ({"store": "robot=hyperloglog"}, ("PRESENCE_STORE", "'robot'", "user, guest")),
     *(
