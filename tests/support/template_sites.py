@@ -1,7 +1,7 @@
 """A site in each framework whose pages are templates with `presence`.
 
-Each site has the pages `/nothing`, which does not use it, `/count`, `/many`, which asks often,
-`/among`, which shows who of `USERS` is online, and `/nobody`, which shows who of no users is.
+Each site has the pages `/nothing`, which does not use it, `/count`, `/among`, which shows who of
+`USERS` is online, and `/nobody`, which shows who of no users is.
 """
 
 import asyncio
@@ -34,11 +34,9 @@ SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
 LAYERS = (SESSION, "django.contrib.auth.middleware.AuthenticationMiddleware")
 LINE = "presence_middleware.django.PresenceMiddleware"
 USERS = ["7", "8", "9"]
-OFTEN = "{{ presence.count() }} {{ presence.counts() }} {{ presence.is_online('7') }}"
 JINJA = {
     "nothing": "nothing",
     "count": "{{ presence.count() }}",
-    "many": f"{{% for n in range(7) %}}{OFTEN} {{% endfor %}}",
     "among": "{{ presence.online_among(['7', '8', '9']) }}",
     "nobody": "{{ presence.online_among([]) }}",
 }
@@ -47,8 +45,6 @@ DJANGO = {
     "count": "{% load presence %}{% online_count as n %}{{ n }}",
     "shown": "{% load presence %}({% online_count %})",
     "variable": "{{ presence.count }}",
-    "many": "{% load presence %}"
-    + "{% online_count %}{{ presence.counts }}{% online_among users as here %}" * 7,
     "among": "{% load presence %}{% online_among users as here %}{{ here }}",
     "nobody": "{% load presence %}{% online_among nobody as here %}{{ here }}",
 }
