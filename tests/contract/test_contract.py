@@ -192,7 +192,7 @@ def test_online_friends_are_those_of_a_set_or_sorted_set(site: Process) -> None:
         if friends:
             site.redis.zadd(key, friends)
         else:
-            site.redis.sadd(key, "bob", "cid", "ann", "stranger")
+            site.redis.sadd(key, "bob", "cid", "ann", "stranger", b"\xff\xfe", b"\xed\xb3\xbf")
         kept = site.held()[key]
         assert people.online_friends(key) == ["ann", "bob"]
         assert people.online_friends(key, window="2m") == ["ann"]

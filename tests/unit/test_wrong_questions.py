@@ -255,12 +255,3 @@ def test_a_question_that_fails_keeps_no_request(url: str, kind: str, prefix: str
     app.recorder.background = False
     assert timed_site.get(app, HTTP_X_USER="ann") == "no answer"
     assert len(alive) == 0
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_a_friend_id_that_is_not_utf8_is_ignored(valkey: Server, prefix: str, store: str) -> None:
-    key = f"{prefix}:friends"
-    with timed_site.opened(timed_site.settings(valkey.url, prefix, store=store)) as site:
-        site.saw("ann")
-        site.redis.sadd(key, "ann", GARBAGE, b"\xed\xb3\xbf")
-        assert site.presence.online_friends(key) == ["ann"]
