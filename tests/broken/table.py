@@ -246,6 +246,8 @@ key-of-minutes-without-lifetime in stores/minute_sets.lua: The same of minute se
 - redis.call('EXPIRE', writers, lifetime)
 window-beyond-the-retention: A window longer than ids are stored is refused.
 ~ if seconds > store.keep_seconds: ==> if False:
+derived-id-is-refused: An id is of a usual type, of one that inherits from it, or a proxy of one.
+~ {each.__name__ for each in value.__class__.__mro__} ==> {type(value).__name__}
 = contract/test_contract.py::test_a_sorted_set_is_exact_to_the_microsecond
 count-to-the-millisecond: A sorted set counts exactly, to the microsecond.
 ~ "ZCOUNT", self.key.seen, f"({now - window!r}" ==> "ZCOUNT", self.key.seen, f"({now - window:.3f}"
@@ -2097,8 +2099,6 @@ wrapper-is-taken-for-its-recorder: A wrapper in place of its recorder is refused
 ~ if not isinstance(recorder, Recorder | None): ==> if False:
 user-object-is-its-text: A user object in place of an id is refused.
 ~ (str(id) if is_number else as_id(id)) or "" ==> str(id)
-derived-id-is-refused: An id is of a usual type, of one that inherits from it, or a proxy of one.
-~ {each.__name__ for each in value.__class__.__mro__} ==> {type(value).__name__}
 text-is-taken-for-ids: A text is no list of ids.
 ~ isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable): ==> not isinstance(ids, Iterable):
 refused-question-keeps-its-request: A question that fails keeps no request.

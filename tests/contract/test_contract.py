@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
 import redis.asyncio
+from django.utils.functional import SimpleLazyObject
 
 from presence_middleware import QueryError, UnsupportedQuery
 from presence_middleware.backend import Backend
@@ -15,6 +17,7 @@ from presence_middleware.stores import Batch, Plan, Sighting, moment_of
 from presence_middleware.stores.sorted_set import PAGE
 from tests.support.backends import REDIS_PY, Server, by_trips, matrix
 from tests.support.timed_site import NOON, WINDOW, Process, Start, opened, settings
+from tests.unit.test_identity import AccountId
 
 DAY = 86400
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
@@ -58,8 +61,13 @@ def test_the_error_of_a_question_names_what_can_answer_it(site: Process) -> None
 
 
 @WITH_IDS
-def test_an_id_may_be_a_number_bytes_or_none(site: Process) -> None:
+def test_an_id_may_be_a_number_bytes_a_uuid_or_none(site: Process) -> None:
     ask = site.presence
+    account = AccountId(int=7)
+    ask.touch(str(account))
+    for id in (account, UUID(int=7)):
+        assert ask.is_online(id)
+        assert ask.is_online(SimpleLazyObject(lambda: id))  # noqa: B023
     ask.touch(42)
     ask.touch(b"ann")
     for ignored in (ask.touch, ask.leave, ask.forget):

@@ -69,13 +69,6 @@ def test_a_worker_with_the_old_number_stops_recording(start: Start, prefix: str)
     assert worker.redis.zscore(f"{prefix}:user:seen", "bob") is None
 
 
-def test_a_reader_writes_nothing(start: Start) -> None:
-    site = start(shards=2)
-    site.presence.counts()
-    site.presence.last_seen("ann")
-    assert site.held() == {}
-
-
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 @pytest.mark.parametrize("limit", [1, 20, 60])
 def test_the_first_ids_are_listed_even_if_one_shard_has_them_all(

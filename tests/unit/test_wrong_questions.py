@@ -9,11 +9,9 @@ from functools import partial
 from inspect import Parameter, signature
 from operator import methodcaller
 from typing import Any
-from uuid import UUID
 
 import pytest
 import redis.asyncio
-from django.utils.functional import SimpleLazyObject
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +35,6 @@ from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Process
-from tests.unit.test_identity import AccountId
 
 HUGE = 10**400
 
@@ -106,16 +103,6 @@ def test_wrong_arguments_are_query_errors(prefix: str, name: str, argument: str,
             with pytest.raises(QueryError, match=SAYS.get(argument)) as refusal:
                 getattr(site.presence, name)(**{argument: value})
             assert not isinstance(refusal.value, UnsupportedQuery)
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_ids_of_types_that_a_site_derives_are_ids(prefix: str, mode: str) -> None:
-    account = AccountId(int=7)
-    with timed_site.opened(settings_of(prefix), mode) as site:
-        site.presence.touch(str(account))
-        for id in (account, UUID(int=7)):
-            assert site.presence.is_online(id)
-            assert site.presence.is_online(SimpleLazyObject(lambda: id))  # noqa: B023
 
 
 def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
