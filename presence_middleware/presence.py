@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from .backend import Backend, backend_for
 from .connections import Clock
-from .connections.drivers import close_async_clients
 from .errors import QueryError
 from .events.feed import NameLease
 from .events.iterators import AsyncEvents, Events
@@ -207,8 +206,8 @@ class AsyncPresence(Reader[AsyncEvents]):
     forget = async_question(Queries.forget, is_write=True)
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. The next read opens new ones."""
-        await close_async_clients()
+        """Close the connections of this process that nobody uses. The next read opens new ones."""
+        self.backend.async_driver.close_idle()
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan on the Redis of this site and return its result.

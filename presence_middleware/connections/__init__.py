@@ -10,9 +10,6 @@ from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
 from .url import RedisURL
 
-# For the others, the sync client is used in threads.
-ASYNC_SCHEMES = {"redis", "rediss", "unix", "redis+sentinel"}
-
 Clock = Callable[[], float]
 """Returns the time in seconds since the epoch."""
 
@@ -37,13 +34,11 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     """Return a driver for coroutines.
 
     It uses `client`, a `redis.asyncio.Redis` or a synchronous client of a server or Cluster, or
-    else the client of this process for `url`. The commands for a Cluster, an embedded server or a
-    server in memory are sent in threads. Raises `SettingsError` if the client does not fit the URL.
+    else the client of this process for `url`. Synchronous clients are used in threads. Raises
+    `SettingsError` if the client does not fit the URL.
     """
     if not is_async(client):
-        threads = driver(url, health, client)
-        has_async_client = client is None and url.scheme in ASYNC_SCHEMES
-        return AsyncDriver(url, health, client, threads=None if has_async_client else threads)
+        return AsyncDriver(url, health, threads=driver(url, health, client))
     if url.is_cluster:
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"

@@ -54,8 +54,8 @@ def import_library(scheme: str) -> None:
         import_module("fakeredis" if scheme == "memory" else f"{__package__}.redis_py")
 
 
-def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
-    """Return a new client, sync or async. This opens no connection, except to a Cluster."""
+def open_client(url: RedisURL) -> Any:
+    """Return a new client. This opens no connection, except to a Cluster."""
     if url.scheme == "memory":
         import fakeredis
 
@@ -72,7 +72,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
         "credential_provider": redis_py.ImportedCredentials,
     }
-    classes: dict[str, Any] = {**(redis_py.ASYNC_CLASSES if is_async else redis_py.CLASSES)}
+    classes: dict[str, Any] = {**redis_py.CLASSES}
     if not url.may_start:
         classes["embedded"] = redis_py.JoiningConnection
     no_backoff = redis.backoff.NoBackoff()
@@ -82,7 +82,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
     given.pop("max_connections", None)
     if url.is_cluster:
         (host, port), *others = address.hosts
-        base: Any = redis_py.CLASSES[url.scheme.removesuffix("+cluster")]
+        base = classes[url.scheme.removesuffix("+cluster")]
         # redis-py drops options that it does not expect of a Cluster, among them some of TLS.
         fitted = {"__init__": partialmethod(base.__init__, **given)}
         # This asks the nodes of the URL for all other nodes.
@@ -100,14 +100,13 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
                 "max_connections": most,
             },
         )
-    library: Any = redis.asyncio if is_async else redis
-    retry = library.retry.Retry(no_backoff, 1, (redis.exceptions.ConnectionError,))
+    retry = redis.retry.Retry(no_backoff, 1, (redis.exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     pool = {"connection_class": classes[url.scheme], "max_connections": most}
     if url.scheme == "redis+sentinel":
         # Connections to Sentinels get the same options: their defaults are ten retries, and
         # timeouts of minutes.
-        manager = library.Sentinel(
+        manager: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
             list(address.hosts),
             sentinel_kwargs={**options, **_typed(address.sentinel_options, parsers)},
             **{**options, **given},
@@ -120,13 +119,12 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         options["host"], options["port"] = address.hosts[0]
     else:
         options["path"] = address.name
-        if not is_async:
-            # Without this option, redis-py 7 cannot use RESP3 over a unix socket.
-            with suppress(ImportError):  # before redis-py 7
-                from redis.maint_notifications import MaintNotificationsConfig
+        # Without this option, redis-py 7 cannot use RESP3 over a unix socket.
+        with suppress(ImportError):  # before redis-py 7
+            from redis.maint_notifications import MaintNotificationsConfig
 
-                options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-    return library.Redis.from_pool(library.ConnectionPool(**{**options, **given, **pool}))
+            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    return redis.Redis.from_pool(redis.ConnectionPool(**{**options, **given, **pool}))
 
 
 def _typed(options: Options, parsers: Mapping[str, Any]) -> dict[str, Any]:

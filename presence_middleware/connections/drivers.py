@@ -1,11 +1,10 @@
-"""Drivers run plans: over a sync client, over an async client, or over a sync client in threads.
+"""Drivers run plans: over a sync client, over one in threads, or over an async client of the site.
 
-All drivers of a process for a URL share a client, the async ones in each running loop.
+All drivers of a process for a URL share a client, which is a sync one.
 All errors of clients and of the network become errors of this package.
 """
 
 import asyncio
-import atexit
 import math
 import os
 import re
@@ -15,7 +14,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from copy import copy
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from ..errors import (
     ConnectionsBusy,
@@ -28,7 +26,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
-from .loops import in_thread, is_trio, require_asyncio
+from .loops import in_thread, require_asyncio
 from .url import DEFAULT_URL, RedisURL
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
@@ -61,11 +59,7 @@ Key = tuple[int, RedisURL]
 """A process id and a URL: a forked child opens its own clients."""
 
 sync_clients: dict[Key, Any] = {}
-"""The clients of this process for threads."""
-async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
-"""The clients for coroutines, of each event loop."""
-# Before Python ends: redis-py cannot drop a connection afterwards.
-atexit.register(async_clients.clear)
+"""The clients of this process."""
 
 
 class _Runner:
@@ -137,7 +131,7 @@ class _Runner:
 
     def connect(self) -> Any:
         """Return the client. Only a client for a Cluster opens a connection by that."""
-        raise NotImplementedError
+        return self._client
 
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies, in which errors may be.
@@ -221,23 +215,7 @@ class Driver(_Runner):
 
 
 class AsyncDriver(_Runner):
-    """Runs plans from coroutines: over an async client, or over a sync client in threads."""
-
-    def connect(self) -> Any:
-        if self._client is not None:
-            return self._client
-        loop, key = asyncio.get_running_loop(), (os.getpid(), self.url)
-        if loop not in async_clients:
-            # The clients of a closed loop refer to it, so it would never be collected.
-            # Other threads may begin loops and do the same meanwhile.
-            others = [each() for each in async_clients.keyrefs()]
-            for closed in [other for other in others if other and other.is_closed()]:
-                async_clients.pop(closed, None)
-            async_clients[loop] = {}
-        clients = async_clients[loop]
-        if key not in clients:
-            clients[key] = open_client(self.url, is_async=True)
-        return clients[key]
+    """Runs plans from coroutines: over a sync client in threads, or over an async client."""
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result.
@@ -256,6 +234,12 @@ class AsyncDriver(_Runner):
 
         return await in_thread(run)
 
+    def close_idle(self) -> None:
+        """Close the connections of this process that nobody uses. The next use opens new ones."""
+        with suppress(Exception):  # nobody has connected, or it is a Cluster
+            client = sync_clients[os.getpid(), self.url]
+            client.connection_pool.disconnect(inuse_connections=False)
+
     async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         free = free_slots(client, self._max_readers, asyncio.get_running_loop())
         try:
@@ -268,16 +252,6 @@ class AsyncDriver(_Runner):
                 return await send(client, batch)  # type: ignore[no-any-return]
         finally:
             free.release()
-
-
-async def close_async_clients() -> None:
-    """Close the clients of the running loop. The next read opens new ones."""
-    if is_trio():
-        return  # nobody can have read here
-    for client in async_clients.pop(asyncio.get_running_loop(), {}).values():
-        manager = getattr(client.connection_pool, "sentinel_manager", None)
-        for each in (client, *(manager.sentinels if manager else ())):
-            await each.aclose()
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -199,12 +199,11 @@ def test_errors_contain_no_credentials(
     assert PASSWORD[:-1] not in caplog.text
 
 
-def async_sockets_to(port: int) -> int:
-    """Return how many sockets asyncio has open to this port."""
+def sockets_to(port: int) -> int:
+    """Return how many sockets this process has open to this port."""
     count = 0
     for each in gc.get_objects():
-        # The sockets of sync clients are of a subclass.
-        if type(each) is socket.socket and each.fileno() != -1:
+        if isinstance(each, socket.socket) and each.fileno() != -1:
             try:
                 count += each.getpeername()[1:2] == (port,)
             except OSError:
@@ -213,9 +212,9 @@ def async_sockets_to(port: int) -> int:
 
 
 async def until_no_socket(port: int) -> None:
-    """Wait until asyncio has no socket to this port; it would wait 30 seconds for a goodbye."""
+    """Wait until this process has no socket to this port."""
     async with asyncio.timeout(10):
-        while async_sockets_to(port):
+        while sockets_to(port):
             await asyncio.sleep(0.01)
 
 
@@ -231,7 +230,7 @@ def test_a_failed_tls_read_leaves_no_socket(server: TlsServer, prefix: str, fail
             return
         presence = AsyncPresence(settings(url, prefix))
         assert await presence.count() == 0
-        assert async_sockets_to(server.port) == 1
+        assert sockets_to(server.port) == 1
         with hung(server):
             if failure == "closed":
                 await presence.aclose()
@@ -245,7 +244,7 @@ def test_a_failed_tls_read_leaves_no_socket(server: TlsServer, prefix: str, fail
 
     gc.collect()  # closes the sockets that other tests have left in cycles, as redis-py 5 does
     asyncio.run(read())
-    assert async_sockets_to(server.port) == 0
+    assert sockets_to(server.port) == 0
 
 
 @in_loop
@@ -516,10 +515,6 @@ def test_each_new_connection_asks_for_fresh_credentials(tokens: Tokens, provider
     assert awaited(settings, counts) == [3, 3]
 
 
-@pytest.mark.skipif(
-    not hasattr(redis.CredentialProvider, "get_credentials_async"),
-    reason="this redis-py asks in the event loop",
-)
 @pytest.mark.parametrize("provider", ["provider", "Provider"])
 def test_a_coroutine_asks_for_credentials_in_a_thread(
     tokens: Tokens, provider: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

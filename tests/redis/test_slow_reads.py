@@ -542,24 +542,6 @@ def test_an_async_client_may_serve_one_loop_after_another(
     assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
 
 
-def test_loops_of_other_threads_may_begin_and_end_meanwhile(settings: Settings) -> None:
-    closed, *begun = (asyncio.new_event_loop() for _ in range(3))
-
-    def is_closed() -> bool:
-        """Other threads have their turn: one forgets the closed loop, too, and two begin."""
-        drivers.async_clients.pop(closed, None)
-        drivers.async_clients.update((loop, {}) for loop in begun)
-        return True
-
-    drivers.async_clients[closed] = {}
-    closed.close()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(closed, "is_closed", is_closed)
-        assert awaited(settings, AsyncPresence.count) == 0
-    for loop in begun:
-        loop.close()
-
-
 def test_a_child_reads_though_its_parent_used_all_connections(
     valkey: Server, settings: Settings
 ) -> None:

@@ -22,7 +22,6 @@ from django.http import parse_cookie
 from django.test import override_settings
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.connections.drivers import close_async_clients
 from presence_middleware.flask import init_app
 from presence_middleware.recorder import recorder_for
 from tests.support import login_sites as sites
@@ -108,7 +107,6 @@ class Browser:
             if site.wrap is not None:
                 self.app = site.wrap(self.app, settings=settings)
                 self.recorder = self.app.recorder
-            stack.callback(lambda: self.runner.run(close_async_clients()))
 
         def noting(state: dict[str, Any], *rest: Any) -> Any:
             self.last = state

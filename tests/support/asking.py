@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -10,7 +10,6 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import Identity, Settings, asgi, wsgi
-from presence_middleware.connections.drivers import close_async_clients
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.request import AsgiRequest, WsgiRequest
 
@@ -57,25 +56,15 @@ def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
 def exchange_asgi(app: Any, scope: State) -> Answer:
     """Send a request to an ASGI app, in an event loop of its own."""
 
-    async def ask() -> Answer:
-        try:
-            return await exchange(app, scope)
-        finally:
-            await close_async_clients()
-
-    return asyncio.run(ask())
+    return asyncio.run(exchange(app, scope))
 
 
-def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test that is a coroutine, in an event loop of its own."""
 
     @wraps(test)
     def run(**fixtures: Any) -> None:
-        async def run_and_close() -> None:
-            await test(**fixtures)
-            await close_async_clients()
-
-        asyncio.run(run_and_close())
+        asyncio.run(test(**fixtures))
 
     return run
 
