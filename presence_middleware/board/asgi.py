@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Any
 
 from .. import sse
-from ..connections.drivers import at_once
 from ..connections.loops import is_trio, outside_loop
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
@@ -29,10 +28,7 @@ class AsgiBoard(Board):
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, as an ASGI app. Events follow until the reader or the server ends."""
         request = AsgiRequest(scope)
-        if is_trio():
-            answer = await outside_loop(lambda: at_once(self.respond(request)))
-        else:
-            answer = await self.respond(request, is_async=True)
+        answer = await outside_loop(self.respond, request)
         if answer.follows is not None and is_trio():
             answer = problem(503, "no events are sent under trio; ask online instead").to(request)
         elif answer.follows is not None and self._open_streams >= MAX_STREAMS:

@@ -16,7 +16,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from .. import sse
 from ..backend import Backend
-from ..connections.drivers import at_once
 from ..errors import QueryError
 from ..events.streams import cursor_of
 from ..identity.ids import normalize_id
@@ -90,20 +89,18 @@ class Board:
 
     def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Answer a request, as a WSGI app."""
-        return at_once(self.respond(WsgiRequest(environ))).wsgi(environ, start_response)
+        return self.respond(WsgiRequest(environ)).wsgi(environ, start_response)
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
-    async def respond(self, request: Request, *, is_async: bool = False) -> Response:
-        """Return the response to send. Without `is_async`, this waits for no event loop."""
+    def respond(self, request: Request) -> Response:
+        """Return the response to send. This may wait for Redis."""
         answer = self.answer(request)
         if isinstance(answer, SharedRead):
-            backend = self._backend
-            run = backend.async_driver.run if is_async else backend.driver.run
-            answer = await self._cache.get(answer, run, is_async=is_async)
+            answer = self._cache.get(answer, self._backend.driver.run)
         return answer.to(request)
 
     def answer(self, request: Request) -> Response | SharedRead:

@@ -171,15 +171,17 @@ pointer-that-moves-is-no-input: A pointer that moves is input.
 
 = contract/test_board.py
 every-reader-reads: A hundred readers of the board cause one read a second.
-~ is_mine = result is None or began >= result.expires ==> is_mine = True
+~ if result is None or began >= result.expires: ==> if True:
 new-rooms-without-bound: Readers of ever new rooms cause a bounded number of reads.
 ~ if read.is_bounded and is_full and began < next(iter(results.values())).expires: ==> if False:
 = contract/test_board.py::test_a_fork_amid_a_read_does_not_wait_for_it
 read-of-the-parent-is-waited-for: A fork amid a read of the board answers at once.
 ~ _topics.setdefault((os.getpid(), read.topic), {}) ==> _topics.setdefault((0, read.topic), {})
-= contract/test_board.py::test_a_result_holds_no_event_loop_of_those_who_waited_for_it
-result-holds-its-event-loop: A result that readers share holds no event loop of those who waited.
-- result.running = None
+= contract/test_board.py::test_a_read_that_hangs_holds_no_reader_and_another_starts
+board-waits-for-a-read-that-hangs: A read of the board that hangs holds no other reader.
+~ reading.acquire(timeout=PATIENCE) ==> reading.acquire()
+read-that-hangs-is-waited-for-again: After a read of the board that hangs, another starts.
+~ _Result(began + PATIENCE) ==> _Result(began + 60)
 = contract/test_board.py::test_any_number_of_hours_has_few_points
 history-of-many-points: A history of any length has a bounded number of points.
 ~ step in STEPS if hours * 60 <= (most - 1) * step ==> step in STEPS if hours * 60 <= most * step

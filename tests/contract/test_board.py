@@ -1,14 +1,14 @@
 """The board: few reads for all its readers, and histories of few points with every peak."""
 
 import asyncio
-import gc
 import json
 import random
 import re
-import weakref
+import threading
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +18,7 @@ import anyio
 import httpx
 import pytest
 
-from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi
 from presence_middleware.backend import Backend
 from presence_middleware.board import Response, facts
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
@@ -30,14 +30,14 @@ from presence_middleware.board.routes import (
     read_history,
     step_for,
 )
-from presence_middleware.connections.drivers import at_once
+from presence_middleware.connections.loops import outside_loop
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Batch, Plan, keys
 from presence_middleware.stores.history import MINUTES_A_DAY
 from presence_middleware.svg import WIDTH
 from tests.support.asking import Answer, exchange, in_loop
 from tests.support.backends import Server, by_trips, client_of
-from tests.support.beside import in_child
+from tests.support.beside import in_child, in_thread
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, ask_board
@@ -85,66 +85,47 @@ def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., Shar
     cache, reads = Cache(clock), Mock(side_effect=presence.run)
     for hundredth in range(250):
         clock.now = 1000.0 + hundredth / 100
-        _, found = shown(at_once(cache.get(ask("/counts"), reads)))
+        _, found = shown(cache.get(ask("/counts"), reads))
         assert found["counts"]["user"] == (0 if hundredth < 100 else 1)
         if not hundredth:
             presence.touch("bob")
     assert reads.call_count == 3
 
 
-def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another_reads() -> None:
-    mine: ContextVar[anyio.CancelScope] = ContextVar("mine")
-    reading: list[anyio.CancelScope] = []
-    answered: list[Response] = []
+def test_readers_that_ask_at_once_wait_for_one_read_and_if_it_is_killed_another_reads() -> None:
+    cache, together, reads = Cache(), threading.Barrier(READERS), Mock()
+    reads.side_effect = [SystemExit, SystemExit, ANSWER]  # as gevent kills a greenlet
 
-    async def main() -> None:
-        release = anyio.Event()
-        cache = Cache()
+    def ask(_: int) -> Response | None:
+        together.wait()
+        with suppress(SystemExit):
+            return cache.get(READ, reads)
+        return None
 
-        async def run(plan: Plan[Any]) -> Response:
-            reading.append(mine.get())
-            await release.wait()
-            return ANSWER
-
-        async def reader() -> None:
-            with anyio.CancelScope() as scope:
-                mine.set(scope)
-                answered.append(await cache.get(READ, run, is_async=True))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(READERS):
-                group.start_soon(reader)
-            for cancelled in range(3):  # the first one, then the one who reads instead
-                with anyio.fail_after(5):
-                    while len(reading) <= cancelled:
-                        await anyio.sleep(0.001)
-                if cancelled < 2:
-                    reading[-1].cancel()
-            release.set()
-
-    anyio.run(main)
-    assert answered == [ANSWER] * (READERS - 2)
-    assert len(reading) == 3
+    with ThreadPoolExecutor(READERS) as pool:
+        answers = Counter(pool.map(ask, range(READERS)))
+    assert answers == {ANSWER: READERS - 2, None: 2}
+    assert reads.call_count == 3
 
 
-def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
-    cache = Cache()
+def test_a_read_that_hangs_holds_no_reader_and_another_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("presence_middleware.board.cache.PATIENCE", 0.1)
+    clock, hangs, may_end = Clock(), threading.Event(), threading.Event()
+    cache = Cache(clock)
 
-    async def begin() -> None:
-        reading = asyncio.Event()
+    def hang(plan: Plan[Any]) -> Response:
+        hangs.set()
+        assert may_end.wait(30)
+        return ANSWER
 
-        async def run(plan: Plan[Any]) -> None:
-            reading.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(cache.get(READ, run, is_async=True))
-        await reading.wait()
-        assert not task.done()
-
-    asyncio.run(begin())
-    with Stopwatch() as watch:
-        assert at_once(cache.get(READ, lambda _: ANSWER)) == ANSWER
-    assert watch.seconds < 2.5
+    with in_thread(lambda: cache.get(READ, hang)):
+        assert hangs.wait(30)
+        assert shown(cache.get(READ, Mock())) == (503, OUTAGE)
+        clock.now += 0.1
+        assert cache.get(READ, lambda _: ANSWER) == ANSWER
+        may_end.set()
 
 
 def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
@@ -179,10 +160,8 @@ async def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
     stack.callback(proxy.refuse)
     proxy.answer = b""  # it accepts connections and never answers
     silent = Settings.from_env({}, redis_url=f"redis://{HOST}:{proxy.port}")
-    cache, presence = Cache(), AsyncPresence(silent)
-    waiting = asyncio.gather(
-        *(cache.get(ask("/counts"), presence.run, is_async=True) for _ in range(READERS))
-    )
+    get, run = Cache().get, Presence(silent).run
+    waiting = asyncio.gather(*(outside_loop(get, ask("/counts"), run) for _ in range(READERS)))
     longest = last = 0.0
     with Stopwatch() as watch:
         while not waiting.done():
@@ -198,13 +177,13 @@ def test_a_fork_amid_a_read_does_not_wait_for_it() -> None:
     cache, answers = Cache(), facts({}, "no-store")
 
     def read_again() -> None:
-        assert at_once(cache.get(READ, lambda plan: answers)) is answers
+        assert cache.get(READ, lambda plan: answers) is answers
 
     def fork(plan: Plan[Any]) -> Response:
         in_child(read_again)
         return answers
 
-    assert at_once(cache.get(READ, fork)) is answers
+    assert cache.get(READ, fork) is answers
 
 
 def test_a_failed_read_is_not_repeated_for_a_second() -> None:
@@ -218,7 +197,7 @@ def test_a_failed_read_is_not_repeated_for_a_second() -> None:
 
     for seconds in (0, 0.99, 0.02):
         clock.now += seconds
-        assert shown(at_once(cache.get(READ, fail))) == (503, OUTAGE)
+        assert shown(cache.get(READ, fail)) == (503, OUTAGE)
     assert failures == [clock.now - 1.01, clock.now]
 
 
@@ -227,7 +206,7 @@ def test_ever_new_rooms_cause_a_bounded_number_of_reads(ask: Callable[..., Share
     cache = Cache(clock)
 
     def read(room: int) -> int:
-        return at_once(cache.get(ask("/counts", f"room=/t/{room}"), reads)).status
+        return cache.get(ask("/counts", f"room=/t/{room}"), reads).status
 
     for second in range(1, 4):
         clock.now += 1.5
@@ -242,7 +221,7 @@ def test_ever_new_rooms_or_ids_push_out_no_other_read(ask: Callable[..., SharedR
     cache, reads = Cache(Clock()), Mock(return_value=ANSWER)
 
     def read(path: str, query: str = "") -> None:
-        at_once(cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads))
+        cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads)
 
     usual = [(path,) for path in ("/counts", "/history", "/chart.svg", "/peak", "/online")]
     for each in usual:
@@ -260,24 +239,8 @@ def test_ever_new_rooms_or_ids_push_out_no_other_read(ask: Callable[..., SharedR
 def test_an_unexpected_error_reaches_its_reader_alone() -> None:
     cache = Cache(Clock())
     with pytest.raises(ZeroDivisionError):
-        at_once(cache.get(READ, Mock(side_effect=ZeroDivisionError)))
-    assert at_once(cache.get(READ, lambda _: ANSWER)) == ANSWER
-
-
-def test_a_result_holds_no_event_loop_of_those_who_waited_for_it() -> None:
-    cache = Cache(Clock())
-
-    async def run(plan: Plan[Any]) -> Response:
-        await asyncio.sleep(0)
-        return ANSWER
-
-    async def ask() -> "weakref.ref[Any]":
-        await asyncio.gather(*(cache.get(READ, run, is_async=True) for _ in range(3)))
-        return weakref.ref(asyncio.get_running_loop())
-
-    loop = asyncio.run(ask())
-    gc.collect()
-    assert loop() is None
+        cache.get(READ, Mock(side_effect=ZeroDivisionError))
+    assert cache.get(READ, lambda _: ANSWER) == ANSWER
 
 
 # Histories: few points, and every peak among them.

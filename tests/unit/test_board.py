@@ -18,7 +18,6 @@ from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board import MAX_PARAMETERS, Response
 from presence_middleware.board.cache import Cache, SharedRead
 from presence_middleware.board.routes import Board
-from presence_middleware.connections.drivers import at_once
 from presence_middleware.connections.url import parse_url
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
@@ -76,7 +75,7 @@ class Site:
         request = WsgiRequest(environ)
         answer = Board(self.backend).answer(request)
         if isinstance(answer, SharedRead):
-            answer = at_once(self.cache.get(answer, self.run))
+            answer = self.cache.get(answer, self.run)
         return answer.to(request)
 
 
