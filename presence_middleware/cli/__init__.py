@@ -21,7 +21,7 @@ def main() -> None:
 
         presence(prog_name="presence")
     except ModuleNotFoundError as error:
-        if error.name not in {"click", "rich"}:
+        if error.name not in {"click", "rich", "waitress"}:
             raise
         print("presence: needs pip install 'presence_middleware[cli]'", file=sys.stderr)
         sys.exit(2)

@@ -2,17 +2,14 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from socketserver import ThreadingMixIn
-from threading import Thread, active_count
+from threading import Thread
 from typing import IO, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse
 
 import click
@@ -32,7 +29,10 @@ from .context import Chart
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
-MOST_READERS = 100  # of the board at once, each with a thread
+MOST_READERS = 100  # of the board at once
+MAX_PORT = 65535
+# Seconds for which a connection without a request may be one of these.
+_PATIENCE = {"channel_timeout": 10, "cleanup_interval": 5}
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
 # Why a line of a whole log does not count.
@@ -224,15 +224,10 @@ def _source(path: str, since: float | None) -> GrowingLog | Pipe:
     return GrowingLog(path, since, _say, time.monotonic)
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = 10.0  # seconds for which a connection without a request holds a thread
-
-    def log_message(self, *_: Any) -> None:
-        """Log no request."""
-
-
 def _serve_board(settings: Settings, address: str) -> None:
     """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
+    from waitress import create_server
+
     board = Board(Presence(settings).backend)
 
     def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
@@ -242,23 +237,11 @@ def _serve_board(settings: Settings, address: str) -> None:
         return []
 
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal()):
+    if not (host and port.isdecimal() and int(port) <= MAX_PORT):
         raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
-
-    class Server(ThreadingMixIn, WSGIServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
-
-        def verify_request(self, *_: Any) -> bool:
-            """Refuse more readers than may be: each has a thread and an open file."""
-            return active_count() <= MOST_READERS
-
-        def handle_error(self, *_: Any) -> None:
-            """Report no client that went away or sent nothing; errors of the app are reported."""
-
     try:
-        server = make_server(host.strip("[]"), int(port), app, Server, _Handler)
-    except (OSError, OverflowError) as error:
+        server = create_server(app, listen=address, connection_limit=MOST_READERS, **_PATIENCE)
+    except (OSError, ValueError) as error:
         raise SettingsError(f"--board {address}: cannot listen ({error})") from error
-    Thread(target=server.serve_forever, name="presence-board", daemon=True).start()
+    Thread(target=server.run, name="presence-board", daemon=True).start()
     _say(f"the board: http://{address}{settings.board_path}")

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, Settings
+from presence_middleware.cli.logs import MOST_READERS
 from presence_middleware.replay.files import READ_BYTES, ROTATED_SECONDS, GrowingLog, Pipe
 from presence_middleware.replay.lines import Line, Tally, parse
 from presence_middleware.replay.site import Follower, Moment, count_online
@@ -429,13 +430,12 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
         # As the check of a load balancer goes away.
         with socket.create_connection((host.strip("[]"), port)) as checks:
             checks.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with ExitStack() as held:  # of connections that ask nothing, one is soon closed at once
-            idle, closed = list[socket.socket](), list[socket.socket]()
-            while not closed:
-                idle.append(socket.create_connection((host.strip("[]"), port)))
-                held.enter_context(idle[-1])
-                closed, _, _ = select.select(idle, [], [], 0.02)
-            assert idle[0] not in closed
+        with ExitStack() as held:  # of connections that ask nothing: others wait for their end
+            for _ in range(MOST_READERS + 1):
+                held.enter_context(socket.create_connection((host.strip("[]"), port)))
+            late = held.enter_context(socket.create_connection((host.strip("[]"), port)))
+            late.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert not select.select([late], [], [], 0.2)[0]
         log.write(line(time.time(), "bob"))
         wait_until(lambda: _shows(client, 2), 60)
         process.send_signal(signum)
@@ -463,6 +463,8 @@ def _shows(client: httpx.Client, users: int) -> bool:
         ("-", {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
         ("- --since soon", {}, "'soon'"),
         ("- --board 8001", {}, "HOST:PORT"),
+        ("- --board localhost:70000", {}, "HOST:PORT"),
+        ("- --board nowhere.invalid:8001", {}, "cannot listen"),
         ("/nowhere/access.log", {}, "does not exist"),
         ("{}/access.log.1.gz", {}, "access.log.1.gz is compressed"),
     ],
