@@ -5,12 +5,12 @@ it.
 """
 
 import os
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
-from .connections import Clock, async_driver, driver
-from .connections.drivers import AsyncDriver, Driver
+from .connections import Clock, driver
+from .connections.drivers import AsyncDriver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .errors import SettingsError
@@ -34,13 +34,18 @@ class Backend:
     ) -> None:
         """Build the backend for `settings`. This opens no connection.
 
-        `client` is a `redis.Redis`, `redis.RedisCluster` or `redis.asyncio.Redis` to use instead of
-        `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the time of the
-        server.
+        `client` is a `redis.Redis` or `redis.RedisCluster` to use instead of `PRESENCE_REDIS_URL`.
+        `clock` returns seconds since the epoch and replaces the time of the server. Raises
+        `SettingsError` if the client does not fit the settings, or is for coroutines.
         """
         self.settings = settings
-        self._client = client
         self.health = RedisHealth(settings.flush_interval)
+        self.driver = driver(settings.redis_url, self.health, client)
+        """Runs the plans of readers and waits for Redis."""
+        self.writing_driver = driver(settings.redis_url, self.health, client, is_writer=True)
+        """Runs the plans of the recorder and never waits for readers."""
+        self.async_driver = AsyncDriver(self.driver)
+        """Runs plans from coroutines."""
         self.clock = ServerClock(self.health, clock)
         self.stores = {kind: self._shards(kind) for kind in settings.kinds}
         keep_seconds = {kind: store.keep_seconds for kind, store in self.stores.items()}
@@ -62,30 +67,6 @@ class Backend:
             self.history,
             self.departures,
         )
-
-    @cached_property
-    def driver(self) -> Driver:
-        """The driver that runs the plans of readers and waits for Redis.
-
-        Raises `SettingsError` if the client does not fit the settings, or is for coroutines.
-        """
-        return driver(self.settings.redis_url, self.health, self._client)
-
-    @cached_property
-    def writing_driver(self) -> Driver:
-        """The driver that runs the plans of the recorder and never waits for readers.
-
-        Raises `SettingsError` as `driver` does.
-        """
-        return driver(self.settings.redis_url, self.health, self._client, is_writer=True)
-
-    @cached_property
-    def async_driver(self) -> AsyncDriver:
-        """The driver that runs plans from coroutines.
-
-        Raises `SettingsError` if the client does not fit the settings.
-        """
-        return async_driver(self.settings.redis_url, self.health, self._client)
 
     def feed(self, kind: str) -> Feed:
         """Return the feed of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
@@ -148,7 +129,8 @@ def backend_for(
 
     Within a process, equal settings share a backend. It is new with a `client`, which is used
     instead of `PRESENCE_REDIS_URL`, or with a `clock`, which replaces the time of the server.
-    Raises `SettingsError` if the environment has invalid settings, or the clock returns no number.
+    Raises `SettingsError` if the environment has invalid settings, the client cannot be used, or
+    the clock returns no number.
     """
     settings = settings_or_env(settings)
     if client is None and clock is None:

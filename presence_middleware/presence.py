@@ -12,7 +12,7 @@ A method is a question: it runs the plan of the method of `Queries` with the sam
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from types import NoneType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
 from .connections import Clock
@@ -87,8 +87,6 @@ class Reader(Generic[E]):
     backend: Backend
     """The Redis of the site."""
 
-    _driver: ClassVar[str]
-    """The driver of the backend that runs the questions."""
     _iterator: Callable[..., E]
 
     def __init__(
@@ -101,15 +99,12 @@ class Reader(Generic[E]):
     ) -> None:
         """Create a reader. This opens no connection.
 
-        `settings` are by default read from the environment. `client` is a client of redis-py to use
-        instead of `PRESENCE_REDIS_URL`: a `redis.Redis`, or for `AsyncPresence` also a
-        `redis.asyncio.Redis`. `clock` returns seconds since the epoch and replaces the time of the
-        server. `backend` replaces the three other arguments. Raises `SettingsError` if the settings
-        or the client cannot be used.
+        `settings` are by default read from the environment. `client` is a `redis.Redis`, or a
+        `redis.RedisCluster` for a Cluster URL, to use instead of `PRESENCE_REDIS_URL`. `clock`
+        returns seconds since the epoch and replaces the time of the server. `backend` replaces the
+        three other arguments. Raises `SettingsError` if the settings or the client cannot be used.
         """
         self.backend = backend or backend_for(settings, client, clock)
-        # A client that cannot be used raises an error here, not at the first query.
-        getattr(self.backend, self._driver)
 
     @classmethod
     def from_env(cls) -> Self:
@@ -141,8 +136,7 @@ class Reader(Generic[E]):
 
         The iterator raises `EventsLost` where events were missed; then ask `online` again and go
         on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
-        does no I/O. It raises `UnsupportedQuery` for a kind without events, `QueryError`, and
-        `SettingsError` if the client of the reader is for coroutines, because a thread reads.
+        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
         """
         kind, ids = self.backend.queries.watched(kind, among)
         feed = self.backend.feed(kind)
@@ -156,7 +150,6 @@ class Reader(Generic[E]):
 class Presence(Reader[Events]):
     """Reads who is online, in a process of the site or in any program with the same settings."""
 
-    _driver = "driver"
     _iterator = Events
 
     count = question(Queries.count)
@@ -186,7 +179,6 @@ class Presence(Reader[Events]):
 class AsyncPresence(Reader[AsyncEvents]):
     """`Presence` for coroutines of asyncio: the same methods, with `await`."""
 
-    _driver = "async_driver"
     _iterator = AsyncEvents
 
     count = async_question(Queries.count)
@@ -207,7 +199,7 @@ class AsyncPresence(Reader[AsyncEvents]):
 
     async def aclose(self) -> None:
         """Close the connections of this process that nobody uses. The next read opens new ones."""
-        self.backend.async_driver.close_idle()
+        self.backend.driver.close_idle()
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan on the Redis of this site and return its result.

@@ -1,10 +1,9 @@
-"""Drivers run plans: over a sync client, over one in threads, or over an async client of the site.
+"""Drivers run plans, for threads and for coroutines.
 
-All drivers of a process for a URL share a client, which is a sync one.
+All drivers of a process for a URL share a client.
 All errors of clients and of the network become errors of this package.
 """
 
-import asyncio
 import math
 import os
 import re
@@ -26,7 +25,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
-from .loops import in_thread, require_asyncio
+from .loops import in_thread
 from .url import DEFAULT_URL, RedisURL
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
@@ -43,9 +42,6 @@ _POOL_IS_FULL = {"Too many connections", "No connection available."}
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
-# redis-py for coroutines shows the arguments of an error: a tuple of a text.
-_TUPLE = re.compile(r"""^\(['"]|['"],\)$""")
-
 # Of MOVED and ASK, redis-py keeps a slot and an address.
 _MOVED = (
     "the key is on another node, or moves; PRESENCE_REDIS_URL of a Cluster is redis+cluster://…"
@@ -58,109 +54,32 @@ T = TypeVar("T")
 Key = tuple[int, RedisURL]
 """A process id and a URL: a forked child opens its own clients."""
 
-sync_clients: dict[Key, Any] = {}
+clients: dict[Key, Any] = {}
 """The clients of this process."""
 
 
-class _Runner:
-    """What the drivers have in common. A plan is run once, for threads and for coroutines."""
+class Driver:
+    """Runs plans over a client."""
 
     def __init__(
-        self,
-        url: RedisURL,
-        health: RedisHealth,
-        client: Any = None,
-        *,
-        is_writer: bool = False,
-        threads: "Driver | None" = None,
+        self, url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
     ) -> None:
         """Create a driver over `client`, or else over the client of this process for `url`.
 
-        This opens no connection. With `is_writer`, the driver does not wait for readers. `threads`
-        runs the plans of an `AsyncDriver` in its place.
+        This opens no connection. With `is_writer`, the driver does not wait for readers.
         """
         self.url, self.health, self._client = url, health, client
-        self._is_writer, self._threads = is_writer, threads
+        self._is_writer = is_writer
         self._max_readers = url.max_readers if client is None else None
-
-    async def _run(self, plan: Plan[T], deadline: float = math.inf) -> T:
-        """Run a plan and return its result. Raises the errors of `Driver.run`."""
-        replies: list[Any] | None = None
-        import_library(self.url.scheme)
-        seconds_left = READ_SECONDS
-        while True:
-            if time.monotonic() > deadline or seconds_left <= 0:
-                raise PresenceUnavailable(TOO_LATE)
-            try:
-                batch = plan.send(replies)  # type: ignore[arg-type]  # None starts the plan
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            except Exception as error:
-                raise plan_error(error, replies)  # noqa: B904 - it has its cause
-            began, outer = time.monotonic(), DEADLINE.get()
-            try:
-                DEADLINE.set(min(outer, began + seconds_left))  # an earlier one stays in force
-                replies = await self._round_trip(batch)
-            finally:
-                DEADLINE.set(outer)
-            seconds = time.monotonic() - began
-            if seconds > PROMPT_SECONDS:
-                seconds_left -= seconds
-
-    async def _round_trip(self, batch: Batch) -> list[Any]:
-        """Send a batch and return the replies. All errors are errors of this package."""
-        client: Any = None
-        try:
-            client = self.connect()
-            replies = checked_replies(await self.exchange(client, batch), batch)
-        except Exception as error:
-            is_default = self._client is None and str(self.url) == DEFAULT_URL
-            failure = translated_error(error, ELSEWHERE if is_default else "")
-            is_busy = isinstance(failure, ConnectionsBusy)
-            if isinstance(failure, PresenceUnavailable) and not is_busy:
-                await self._lost_connection(client)
-            # The error of a server may contain ids.
-            try:
-                raise failure from (None if is_server_error(error) else error)
-            finally:
-                del failure  # in a cycle with this frame, it would keep the request
-        # A server that refused a command may be no longer the primary.
-        if RedisRefused in map(type, replies):
-            await self._lost_connection(client)
-        return replies
 
     def connect(self) -> Any:
         """Return the client. Only a client for a Cluster opens a connection by that."""
-        return self._client
-
-    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies, in which errors may be.
-
-        Raises the errors of the client, and `ConnectionsBusy` if no slot gets free in time.
-        """
-        raise NotImplementedError
-
-    async def _lost_connection(self, client: Any) -> None:
-        """Make the next command open a connection, because another server may answer by then."""
-        self.health.lost_connection()
-        # The client of a Cluster has no pool: its driver has closed what led to the failed node.
-        with suppress(Exception):
-            closing = client.connection_pool.disconnect(inuse_connections=False)
-            if closing is not None:
-                # A cancelled reader must not stop it: others may wait for the same connection.
-                await asyncio.shield(asyncio.gather(closing, return_exceptions=True))
-
-
-class Driver(_Runner):
-    """Runs plans over a sync client."""
-
-    def connect(self) -> Any:
         if self._client is not None:
             return self._client
         key = os.getpid(), self.url
         # Another thread may remove the client at any time. If several threads open a client at
         # once, all use the first.
-        return sync_clients.get(key) or sync_clients.setdefault(key, open_client(self.url))
+        return clients.get(key) or clients.setdefault(key, open_client(self.url))
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
@@ -170,7 +89,12 @@ class Driver(_Runner):
 
     def forget_client(self) -> None:
         """Let the next use open a client anew, which finds the nodes of a Cluster from the URL."""
-        sync_clients.pop((os.getpid(), self.url), None)
+        clients.pop((os.getpid(), self.url), None)
+
+    def close_idle(self) -> None:
+        """Close the connections of this process that nobody uses. The next use opens new ones."""
+        with suppress(KeyError):  # nobody has connected
+            _close_idle(clients[os.getpid(), self.url])
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return the name and the driver of each node; a single server has the empty name."""
@@ -191,9 +115,55 @@ class Driver(_Runner):
         - `RedisRefused` if Redis refuses a command, and
         - `QueryError` if a key has another type.
         """
-        return at_once(self._run(plan, deadline))
+        replies: list[Any] | None = None
+        import_library(self.url.scheme)
+        seconds_left = READ_SECONDS
+        while True:
+            if time.monotonic() > deadline or seconds_left <= 0:
+                raise PresenceUnavailable(TOO_LATE)
+            try:
+                batch = plan.send(replies)  # type: ignore[arg-type]  # None starts the plan
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except Exception as error:
+                raise plan_error(error, replies)  # noqa: B904 - it has its cause
+            began, outer = time.monotonic(), DEADLINE.get()
+            try:
+                DEADLINE.set(min(outer, began + seconds_left))  # an earlier one stays in force
+                replies = self._round_trip(batch)
+            finally:
+                DEADLINE.set(outer)
+            seconds = time.monotonic() - began
+            if seconds > PROMPT_SECONDS:
+                seconds_left -= seconds
 
-    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
+    def _round_trip(self, batch: Batch) -> list[Any]:
+        """Send a batch and return the replies. All errors are errors of this package."""
+        client: Any = None
+        try:
+            client = self.connect()
+            replies = checked_replies(self._exchange(client, batch), batch)
+        except Exception as error:
+            is_default = self._client is None and str(self.url) == DEFAULT_URL
+            failure = translated_error(error, ELSEWHERE if is_default else "")
+            is_busy = isinstance(failure, ConnectionsBusy)
+            if isinstance(failure, PresenceUnavailable) and not is_busy:
+                self._lost_connection(client)
+            # The error of a server may contain ids.
+            try:
+                raise failure from (None if is_server_error(error) else error)
+            finally:
+                del failure  # in a cycle with this frame, it would keep the request
+        # A server that refused a command may be no longer the primary.
+        if RedisRefused in map(type, replies):
+            self._lost_connection(client)
+        return replies
+
+    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+        """Send a batch over `client` and return the replies, in which errors may be.
+
+        Raises the errors of the client, and `ConnectionsBusy` if no slot gets free in time.
+        """
         if self._is_writer:
             return self.execute(client, batch)
         free = free_slots(client, self._max_readers)
@@ -210,48 +180,40 @@ class Driver(_Runner):
                 raise
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies, as `exchange` does."""
-        return send(client, batch)  # type: ignore[no-any-return]
+        """Send a batch over `client` and return the replies, in which errors may be."""
+        return send(client, batch)
+
+    def _lost_connection(self, client: Any) -> None:
+        """Make the next command open a connection, because another server may answer by then."""
+        self.health.lost_connection()
+        _close_idle(client)
 
 
-class AsyncDriver(_Runner):
-    """Runs plans from coroutines: over a sync client in threads, or over an async client."""
+class AsyncDriver:
+    """Runs plans from coroutines, with a driver in threads."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result.
 
         Raises the errors of `Driver.run`, and `WouldBlock` under trio.
         """
-        require_asyncio()
-        if (threads := self._threads) is None:
-            return await self._run(plan)
         deadline = time.monotonic() + READ_SECONDS
 
         def run() -> T:
             if time.monotonic() > deadline:  # it waited for a thread until then
                 raise PresenceUnavailable(TOO_LATE)
-            return threads.run(plan)
+            return self._driver.run(plan)
 
         return await in_thread(run)
 
-    def close_idle(self) -> None:
-        """Close the connections of this process that nobody uses. The next use opens new ones."""
-        with suppress(Exception):  # nobody has connected, or it is a Cluster
-            client = sync_clients[os.getpid(), self.url]
-            client.connection_pool.disconnect(inuse_connections=False)
 
-    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
-        free = free_slots(client, self._max_readers, asyncio.get_running_loop())
-        try:
-            async with asyncio.timeout(remaining() / 2):
-                await free.acquire()
-        except TimeoutError:
-            raise ConnectionsBusy from None
-        try:
-            async with asyncio.timeout(remaining()):
-                return await send(client, batch)  # type: ignore[no-any-return]
-        finally:
-            free.release()
+def _close_idle(client: Any) -> None:
+    # The client of a Cluster has no pool: its driver has closed what led to a failed node.
+    with suppress(Exception):
+        client.connection_pool.disconnect(inuse_connections=False)
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -266,12 +228,12 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-def send(client: Any, batch: Batch) -> Any:
-    """Send a batch in a pipeline. Return the replies, in which errors may be; or await them."""
+def send(client: Any, batch: Batch) -> list[Any]:
+    """Send a batch in a pipeline. Return the replies, in which errors may be."""
     pipeline = client.pipeline(transaction=batch.atomic)
     for command in batch.commands:
         pipeline.execute_command(*command)
-    return pipeline.execute(raise_on_error=False)
+    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
 
 def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
@@ -311,7 +273,7 @@ def translated_error(error: Exception, remedy: str = "") -> PresenceError:
     # The client puts the command before the message of the server, ids included. A server that does
     # not know a command repeats its arguments.
     text = str(error).partition(", with args beginning with")[0]
-    text = _TUPLE.sub("", text.partition("caused error: ")[2] or text)
+    text = text.partition("caused error: ")[2] or text
     # An old redis-py has no error of its own for the answer of another node.
     is_elsewhere = "AskError" in _classes(error) or text.startswith("MOVED ")
     message = _MOVED if is_elsewhere else _SCRIPT_PREFIX.sub("", text)

@@ -5,7 +5,6 @@ deadline of its own. The pools of redis-py raise an error when all connections a
 readers wait for a slot instead. The thread that writes takes no slot and never waits for readers.
 """
 
-import asyncio
 import math
 import os
 import socket
@@ -89,17 +88,17 @@ class Patience:
             self._asks_after = time.monotonic() + OUTAGE_PAUSE
 
 
-# By client and by who uses it. Slots that threads of a parent process held are never released in
-# its child, gevent may have replaced the locks since, and a loop has semaphores of its own.
-_slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+# By client, and by process and type of locks. Slots that threads of a parent process held are never
+# released in its child, and gevent may have replaced the locks since.
+_slots: WeakKeyDictionary[Any, dict[Any, threading.Semaphore]] = WeakKeyDictionary()
 
 
-def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
-    """Return the semaphore of a client's slots, for an event loop or for threads of this process.
+def free_slots(client: Any, max_readers: int | None) -> threading.Semaphore:
+    """Return the semaphore of a client's slots.
 
     `max_readers` is how many may use the client at once, by default the room in its pool.
     """
-    user = loop or (os.getpid(), threading.Lock)
+    user = os.getpid(), threading.Lock
     semaphores = _slots.setdefault(client, {})
     free = semaphores.get(user)
     if free is None:
@@ -109,6 +108,5 @@ def free_slots(client: Any, max_readers: int | None, loop: Any = None) -> Any:
         for former in set(semaphores) - {user}:
             semaphores.pop(former, None)
         # If several threads make one at once, all use the first.
-        free = threading.Semaphore(room) if loop is None else asyncio.Semaphore(room)
-        free = semaphores.setdefault(user, free)
+        free = semaphores.setdefault(user, threading.Semaphore(room))
     return free

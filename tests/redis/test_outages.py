@@ -285,7 +285,7 @@ def test_a_handler_that_is_interrupted_loses_nobody_wherever_it_is(recording: Re
 
     while True:
         recorder = recording(identity="user=header:X-User")
-        if not is_interrupted(write, places, People._enqueue, People.take, Driver._run):
+        if not is_interrupted(write, places, People._enqueue, People.take, Driver.run):
             break
         assert remaining() == math.inf  # a later read has its own deadline
         timed_site.visit(recorder, f"user-{places}")

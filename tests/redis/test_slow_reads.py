@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -27,7 +26,7 @@ from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import REDIS_PY, Server, wait_until
+from tests.support.backends import Server, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.faults import PASSWORD, Place, hung
@@ -524,22 +523,6 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
     assert presence.count() == 1
     pool.disconnect()
     assert not [message for message in caplog.messages if "cannot record" in message]
-
-
-@pytest.mark.skipif(
-    (5, 3) <= REDIS_PY < (7, 2), reason="a lock of its pools stays with the loop that waited for it"
-)
-def test_an_async_client_may_serve_one_loop_after_another(
-    valkey: Server, settings: Settings
-) -> None:
-    client = redis.asyncio.Redis.from_url(valkey.url)
-
-    async def ask() -> set[object]:
-        answers = await ask_in_tasks(AsyncPresence(settings, client=client), 50)
-        await client.aclose()
-        return set(answers)
-
-    assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(

@@ -42,6 +42,6 @@ def drop_leftovers() -> None:
     stop_recorders()
     shared_recorder.cache_clear()
     backend.shared_backend.cache_clear()
-    while drivers.sync_clients:
-        _, client = drivers.sync_clients.popitem()
+    while drivers.clients:
+        _, client = drivers.clients.popitem()
         client.close()
