@@ -20,20 +20,10 @@ from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .rooms import Rooms
 from .settings import Settings
-from .stores import (
-    Act,
-    History,
-    Plan,
-    Position,
-    Sample,
-    Shards,
-    Sighting,
-    Store,
-    merge_plans,
-    moment_of,
-)
+from .stores import Act, History, Plan, Position, Sample, Shards, Sighting, Store
 from .stores.agreement import Layout
-from .stores.plan import to_microseconds
+from .stores.plan import merge_plans, to_microseconds
+from .stores.store import moment_of
 
 PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY

@@ -24,7 +24,7 @@ from ..queries import Queries
 from ..request import Request, WsgiRequest
 from ..stores import Batch, Plan, Sighting, keys, moment_of
 from ..stores.history import MINUTES_A_DAY
-from ..stores.plan import chunks, decoded
+from ..stores.plan import COMMANDS_PER_TRIP, chunks, decoded
 from ..svg import STYLE, WIDTH, Series, draw
 from . import Query, Response, content, facts, parameters, problem
 from .cache import Cache, SharedRead
@@ -47,9 +47,6 @@ MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half
 # last is for charts of the longest history that can be stored, which is ten years.
 STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 11520)
 SHARED = 10.0  # cache time in seconds for each minute of a step
-# Of a round trip. An event loop parses so many points at once, and the server picks them at once.
-POINTS_A_TRIP = 360
-COMMANDS_A_TRIP = 16
 MIN_GAP = 5  # minutes without samples that interrupt the line of a chart
 _HIGHEST = files(__package__).joinpath("highest.lua").read_text("utf-8")
 
@@ -287,10 +284,10 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[HighestMinutes]:
     days: list[tuple[int, int, int]] = []  # each with a first and a last minute
     while start <= last:
         day, minute = divmod(start, MINUTES_A_DAY)
-        size = min(POINTS_A_TRIP * step, MINUTES_A_DAY - minute, last + 1 - start)
+        size = min(MINUTES_A_DAY - minute, last + 1 - start)
         days.append((day, minute, minute + size - 1))
         start += size
-    for trip in chunks(days, min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // MINUTES_A_DAY))):
+    for trip in chunks(days, COMMANDS_PER_TRIP):
         replies = yield Batch(
             tuple(
                 ("EVAL", _HIGHEST, 1, keys.history(prefix, kind, day), step, *minutes)

@@ -123,14 +123,11 @@ class SharedSettings:
             (
                 ("ZADD", self._key, *scored),
                 ("EXPIRE", self._key, math.ceil(self.EXPIRY_SECONDS)),
+                ("ZREMRANGEBYSCORE", self._key, "-inf", now - self.EXPIRY_SECONDS),
                 ("ZRANGE", self._key, 0, -1, "WITHSCORES"),
             ),
         )
-        members = members_with_scores(reply)
-        stale = [member for member, moment in members if moment <= now - self.EXPIRY_SECONDS]
-        if stale:
-            yield Batch((("ZREM", self._key, *stale),))
-        return self._compare(members, now)
+        return self._compare(members_with_scores(reply), now)
 
     def read(self, now: float) -> Plan[OtherSettings]:
         """Return the settings of the other processes, and write nothing.

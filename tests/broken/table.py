@@ -1049,7 +1049,7 @@ child-is-made-anew-twice: Requests that find a fork at once lose nobody.
 agreement-ends-amid-a-site: What processes agree on lasts while one of them runs.
 ~ (propose, ("EXPIRE", key, ttl), ("GET", key)), atomic ==> (propose, ("GET", key)), atomic
 settings-are-kept-for-ever: Settings of an hour ago are removed.
-~ if moment <= now - self.EXPIRY_SECONDS] ==> if False]
+~ "-inf", now - self.EXPIRY_SECONDS ==> "-inf", -1
 ended-process-keeps: The retention of a process that has ended an hour ago is none.
 ~ if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS: ==> if kind in keep_seconds:
 kind-of-another-process: A kind that only another process has is left to it.

@@ -25,7 +25,6 @@ from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
 from presence_middleware.board.routes import (
     MAX_CHART_POINTS,
     MAX_POINTS,
-    POINTS_A_TRIP,
     Board,
     read_history,
     step_for,
@@ -356,7 +355,7 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
 
 @pytest.mark.parametrize("hours", [24, 168, 1600 * 24])
 def test_a_round_trip_is_small(valkey: Server, patience: str, prefix: str, hours: int) -> None:
-    """An event loop sends one and parses its replies without serving anybody else meanwhile."""
+    """A server answers others between two of its commands, and each is short."""
     site = settings(valkey.url + patience, prefix, 3660)
     write(site, walk(9))
     presence = Presence(site, clock=Clock(NOON))
@@ -372,7 +371,6 @@ def test_a_round_trip_is_small(valkey: Server, patience: str, prefix: str, hours
     presence.run(by_trips(plan, trip))
     assert max(map(len, trips)) <= 16
     points = [sum(len(reply.split()) // 2 for reply in trip) for trip in trips]
-    assert max(points) <= POINTS_A_TRIP
     assert 0 < sum(points) <= MAX_POINTS
 
 
