@@ -32,19 +32,6 @@ _closed.is_over = True
 class _Iterator:
     """What both iterators share: a place, and how it moves."""
 
-    # A site may have hundreds of thousands, each for a browser: this saves a fifth of each.
-    __slots__ = (
-        "_among",
-        "_era",
-        "_feed",
-        "_lease",
-        "_lock",
-        "_place",
-        "_queue",
-        "_report",
-        "_waiter",
-    )
-
     def __init__(
         self,
         feed: Feed,
@@ -155,8 +142,6 @@ class Events(_Iterator, Iterator[Event]):
     server stops. A second thread that uses it at the same time gets a `QueryError`.
     """
 
-    __slots__ = ()
-
     def __next__(self) -> Event:
         if self._lease is None and not self._era.is_over:
             for taken in self._queue:  # the short way of most events
@@ -197,8 +182,6 @@ class AsyncEvents(_Iterator, AsyncIterator[Event]):
     It raises `EventsLost` where events were missed, and `PresenceUnavailable` if Redis stays away.
     After each of them, it can go on. `aclose` ends it. It also ends when the web server stops.
     """
-
-    __slots__ = ()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """Create an iterator. Raises `WouldBlock` under trio, which has no Redis client."""

@@ -144,7 +144,7 @@ class SharedSettings:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
             if kind != name:
-                if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS:
+                if kind in keep_seconds:
                     keep_seconds[kind] = max(keep_seconds[kind], float(value))
             elif moment > now - self.FRESH_SECONDS and self._settings.get(name, value) != value:
                 differing[name] = value

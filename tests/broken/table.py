@@ -1050,10 +1050,8 @@ agreement-ends-amid-a-site: What processes agree on lasts while one of them runs
 ~ (propose, ("EXPIRE", key, ttl), ("GET", key)), atomic ==> (propose, ("GET", key)), atomic
 settings-are-kept-for-ever: Settings of an hour ago are removed.
 ~ "-inf", now - self.EXPIRY_SECONDS ==> "-inf", -1
-ended-process-keeps: The retention of a process that has ended an hour ago is none.
-~ if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS: ==> if kind in keep_seconds:
 kind-of-another-process: A kind that only another process has is left to it.
-~ if kind in keep_seconds and moment > ==> if moment >
+~ if kind in keep_seconds: ==> if True:
 ended-process-differs: A setting of a process that has ended is no longer reported.
 ~ elif moment > now - self.FRESH_SECONDS and self._settings.get ==> elif self._settings.get
 write-frees-the-lock-of-another: A write ends although another thread made the recorder anew.

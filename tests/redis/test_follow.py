@@ -163,12 +163,6 @@ def test_who_is_erased_before_they_were_written_is_never_announced(sharded: Foll
     assert sharded.announced() == []
 
 
-def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
-    """A site may have hundreds of thousands of them."""
-    with Presence(settings(f"memory://{prefix}", prefix, events="user")).events() as events:
-        assert not hasattr(events, "__dict__")
-
-
 def test_cleaning_removes_nobody_who_was_not_announced(opens: Open) -> None:
     site = opens(kind="guest")  # kept no longer than the window
     site.saw("cy")
