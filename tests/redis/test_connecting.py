@@ -28,7 +28,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import in_loop
-from tests.support.backends import REDIS_PY, Server, client_of, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.beside import in_thread, on_call
 from tests.support.faults import hung
 from tests.support.servers import free_port
@@ -185,8 +185,6 @@ def test_errors_contain_no_credentials(
     wrong: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if wrong == "no authority" and REDIS_PY < (7, 2):
-        pytest.skip("its async clients know no ssl_ca_path")
     said, url_of = WRONG[wrong]
     url = url_of(server, tmp_path)
     site = settings(url + patience.replace("?", "&" if "?" in url else "?"), prefix)
