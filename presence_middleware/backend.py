@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakSet
 
-from .connections import Clock, driver
+from .connections import Clock, driver, require_sync
 from .connections.drivers import AsyncDriver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
@@ -34,11 +34,11 @@ class Backend:
     ) -> None:
         """Build the backend for `settings`. This opens no connection.
 
-        `client` is a `redis.Redis` or `redis.RedisCluster` to use instead of `PRESENCE_REDIS_URL`.
-        `clock` returns seconds since the epoch and replaces the time of the server. Raises
-        `SettingsError` if the client does not fit the settings, or is for coroutines.
+        `client` is a `redis.Redis`, `redis.RedisCluster` or `redis.asyncio.Redis` to use instead of
+        `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the time of the
+        server. Raises `SettingsError` if the client does not fit the settings.
         """
-        self.settings = settings
+        self.settings, self._client = settings, client
         self.health = RedisHealth(settings.flush_interval)
         self.driver = driver(settings.redis_url, self.health, client)
         """Runs the plans of readers and waits for Redis."""
@@ -69,7 +69,12 @@ class Backend:
         )
 
     def feed(self, kind: str) -> Feed:
-        """Return the feed of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
+        """Return the feed of the events of `kind`.
+
+        Raises `UnsupportedQuery` if there are none, and `SettingsError` if the client is for
+        coroutines.
+        """
+        require_sync(self._client)
         key = os.getpid(), kind
         feed = self._feeds.get(key)
         if feed is None:

@@ -12,10 +12,10 @@ A method is a question: it runs the plan of the method of `Queries` with the sam
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from types import NoneType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
-from .connections import Clock
+from .connections import Clock, require_sync
 from .errors import QueryError
 from .events.feed import NameLease
 from .events.iterators import AsyncEvents, Events
@@ -87,6 +87,7 @@ class Reader(Generic[E]):
     backend: Backend
     """The Redis of the site."""
 
+    _is_sync: ClassVar[bool]
     _iterator: Callable[..., E]
 
     def __init__(
@@ -99,11 +100,14 @@ class Reader(Generic[E]):
     ) -> None:
         """Create a reader. This opens no connection.
 
-        `settings` are by default read from the environment. `client` is a `redis.Redis`, or a
-        `redis.RedisCluster` for a Cluster URL, to use instead of `PRESENCE_REDIS_URL`. `clock`
-        returns seconds since the epoch and replaces the time of the server. `backend` replaces the
-        three other arguments. Raises `SettingsError` if the settings or the client cannot be used.
+        `settings` are by default read from the environment. `client` is a client of redis-py to use
+        instead of `PRESENCE_REDIS_URL`: a `redis.Redis`, or for `AsyncPresence` also a
+        `redis.asyncio.Redis`. `clock` returns seconds since the epoch and replaces the time of the
+        server. `backend` replaces the three other arguments. Raises `SettingsError` if the settings
+        or the client cannot be used.
         """
+        if self._is_sync:
+            require_sync(client)
         self.backend = backend or backend_for(settings, client, clock)
 
     @classmethod
@@ -136,7 +140,8 @@ class Reader(Generic[E]):
 
         The iterator raises `EventsLost` where events were missed; then ask `online` again and go
         on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
-        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
+        does no I/O. It raises `UnsupportedQuery` for a kind without events, `QueryError`, and
+        `SettingsError` if the client of the reader is for coroutines, because a thread reads.
         """
         kind, ids = self.backend.queries.watched(kind, among)
         feed = self.backend.feed(kind)
@@ -150,7 +155,7 @@ class Reader(Generic[E]):
 class Presence(Reader[Events]):
     """Reads who is online, in a process of the site or in any program with the same settings."""
 
-    _iterator = Events
+    _is_sync, _iterator = True, Events
 
     count = question(Queries.count)
     counts = question(Queries.counts)
@@ -179,7 +184,7 @@ class Presence(Reader[Events]):
 class AsyncPresence(Reader[AsyncEvents]):
     """`Presence` for coroutines of asyncio: the same methods, with `await`."""
 
-    _iterator = AsyncEvents
+    _is_sync, _iterator = False, AsyncEvents
 
     count = async_question(Queries.count)
     counts = async_question(Queries.counts)

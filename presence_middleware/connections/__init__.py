@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import SettingsError
 from .cluster import ClusterDriver
-from .drivers import Driver
+from .drivers import Driver, LoopDriver
 from .health import RedisHealth
 from .url import RedisURL
 
@@ -17,15 +17,25 @@ Clock = Callable[[], float]
 def driver(
     url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
 ) -> Driver:
-    """Return a driver for threads.
+    """Return a driver.
 
-    It uses `client`, a `redis.Redis` or `redis.RedisCluster`, or else the client of this process
-    for `url`. With `is_writer`, the driver never waits for readers. Raises `SettingsError` if the
-    client is for coroutines, or does not fit the URL.
+    It uses `client`, a `redis.Redis`, `redis.RedisCluster` or `redis.asyncio.Redis`, or else the
+    client of this process for `url`. With `is_writer`, the driver never waits for readers. Raises
+    `SettingsError` if the client does not fit the URL.
     """
     _check_client(client, url)
-    driver_class = ClusterDriver if url.is_cluster else Driver
+    driver_class = ClusterDriver if url.is_cluster else LoopDriver if _is_async(client) else Driver
     return driver_class(url, health, client, is_writer=is_writer)
+
+
+def require_sync(client: Any) -> None:
+    """Raise `SettingsError` if a client is for coroutines."""
+    if _is_async(client):
+        raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
+
+
+def _is_async(client: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
 def _check_client(client: Any, url: RedisURL) -> None:
@@ -36,8 +46,6 @@ def _check_client(client: Any, url: RedisURL) -> None:
             f"client is a {type(client).__name__}: pass a redis.Redis, or no client and the URL as "
             "PRESENCE_REDIS_URL"
         )
-    if inspect.iscoroutinefunction(client.execute_command):
-        raise SettingsError("client must be a synchronous redis.Redis, because threads use it")
     # Of its class: a proxy of a client names that of the client, and a mock has any attribute.
     if hasattr(client.__class__, "get_primaries") != url.is_cluster:
         raise SettingsError(

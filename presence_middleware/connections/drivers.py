@@ -4,6 +4,7 @@ All drivers of a process for a URL share a client.
 All errors of clients and of the network become errors of this package.
 """
 
+import asyncio
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from contextvars import ContextVar
 from copy import copy
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
 from .limits import DEADLINE, free_slots, remaining
-from .loops import in_thread
+from .loops import in_thread, require_asyncio
 from .url import DEFAULT_URL, RedisURL
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
@@ -94,7 +96,7 @@ class Driver:
     def close_idle(self) -> None:
         """Close the connections of this process that nobody uses. The next use opens new ones."""
         with suppress(KeyError):  # nobody has connected
-            _close_idle(clients[os.getpid(), self.url])
+            self._close_idle(clients[os.getpid(), self.url])
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return the name and the driver of each node; a single server has the empty name."""
@@ -104,10 +106,11 @@ class Driver:
         """Return the name of the node that has the keys with the prefix `shard`."""
         return ""
 
-    def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
+    def run(self, plan: Plan[T], deadline: float = math.inf, waited: float = 0.0) -> T:
         """Run a plan and return its result.
 
-        No round trip starts after `deadline`, a time of `time.monotonic()`. Raises
+        No round trip starts after `deadline`, a time of `time.monotonic()`. The caller has `waited`
+        for some seconds already. Raises
 
         - `PresenceUnavailable` if Redis does not answer within `READ_SECONDS`, or if `deadline`
           has passed,
@@ -117,7 +120,7 @@ class Driver:
         """
         replies: list[Any] | None = None
         import_library(self.url.scheme)
-        seconds_left = READ_SECONDS
+        seconds_left = READ_SECONDS - waited
         while True:
             if time.monotonic() > deadline or seconds_left <= 0:
                 raise PresenceUnavailable(TOO_LATE)
@@ -186,7 +189,34 @@ class Driver:
     def _lost_connection(self, client: Any) -> None:
         """Make the next command open a connection, because another server may answer by then."""
         self.health.lost_connection()
-        _close_idle(client)
+        self._close_idle(client)
+
+    def _close_idle(self, client: Any) -> None:
+        # The client of a Cluster has no pool: its driver has closed what led to a failed node.
+        with suppress(Exception):
+            client.connection_pool.disconnect(inuse_connections=False)
+
+
+_loop: ContextVar[asyncio.AbstractEventLoop] = ContextVar("_loop")
+"""The event loop for which a thread runs a plan."""
+
+
+class LoopDriver(Driver):
+    """Runs plans over a client for coroutines: its commands in the loop for which a thread asks."""
+
+    def execute(self, client: Any, batch: Batch) -> list[Any]:
+        return self._in_loop(send(client, batch))  # type: ignore[no-any-return]
+
+    def _close_idle(self, client: Any) -> None:
+        with suppress(Exception):
+            self._in_loop(client.connection_pool.disconnect(inuse_connections=False))
+
+    def _in_loop(self, coroutine: Any) -> Any:
+        running = asyncio.run_coroutine_threadsafe(coroutine, _loop.get())
+        try:
+            return running.result(remaining())
+        finally:
+            running.cancel()  # what took too long
 
 
 class AsyncDriver:
@@ -200,20 +230,11 @@ class AsyncDriver:
 
         Raises the errors of `Driver.run`, and `WouldBlock` under trio.
         """
-        deadline = time.monotonic() + READ_SECONDS
-
-        def run() -> T:
-            if time.monotonic() > deadline:  # it waited for a thread until then
-                raise PresenceUnavailable(TOO_LATE)
-            return self._driver.run(plan)
-
-        return await in_thread(run)
-
-
-def _close_idle(client: Any) -> None:
-    # The client of a Cluster has no pool: its driver has closed what led to a failed node.
-    with suppress(Exception):
-        client.connection_pool.disconnect(inuse_connections=False)
+        require_asyncio()
+        asked_at = time.monotonic()
+        _loop.set(asyncio.get_running_loop())
+        # It may have to wait for a thread.
+        return await in_thread(lambda: self._driver.run(plan, waited=time.monotonic() - asked_at))
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

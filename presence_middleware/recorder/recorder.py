@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from .. import logs
 from ..backend import Backend, backend_for
-from ..connections import Clock
+from ..connections import Clock, require_sync
 from ..connections.clients import import_library
 from ..connections.health import RedisHealth, jitter
 from ..identity.addresses import locator
@@ -146,6 +146,7 @@ class Recorder:
         """
         self.background = background
         """False if only `flush` and `run_once` write, and no thread."""
+        require_sync(client)
         self.backend: Backend = backend_for(settings, client, clock)
         self.settings = settings = self.backend.settings
         self.health: RedisHealth = self.backend.health

@@ -1160,6 +1160,9 @@ coroutines-wait-for-threads: However many coroutines ask, they learn of an outag
 + return await in_thread(self.recorder.read, plan)
 +                 if True:
 +                     return None
+= redis/test_slow_reads.py::test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others
+wait-for-a-thread-is-forgotten: Who waited for a thread waits no longer for Redis than others.
+~ waited=time.monotonic() - asked_at ==> waited=0.0
 = redis/test_slow_reads.py::test_a_child_reads_though_its_parent_used_all_connections
 child-waits-for-its-parent: A child reads although its parent used all connections.
 ~ user = os.getpid(), threading.Lock ==> user = 0, threading.Lock
@@ -1169,9 +1172,8 @@ departure-waits-for-a-thread: Whoever a handler takes offline leaves also if it 
 -             await in_thread(self.recorder.write_for_reader)
 +             await in_thread(self.recorder.depart, who, act)
 = redis/test_slow_reads.py::test_a_long_list_may_take_longer
-long-list-in-a-thread-is-cut-off in connections/drivers.py:
-  A long list may take longer, also in a thread.
-~ return self._driver.run(plan) ==> return self._driver.run(plan, deadline)
+long-list-in-a-thread-is-cut-off: A long list may take longer, also in a thread.
+~ self._driver.run(plan, waited=time ==> self._driver.run(plan, asked_at + 2.0, waited=time
 prompt-round-trips-count: A list may be as long as it likes, if the server is prompt.
 ~ if seconds > PROMPT_SECONDS: ==> if seconds > 0:
 = redis/test_slow_reads.py::test_a_reader_does_not_wait_for_the_threads_of_the_app
@@ -1328,7 +1330,7 @@ slow-globs: A long path costs little, whatever `*` is in the settings.
 thread-keeps-its-recorder: A recorder that nobody uses is collected, and its thread ends.
 ~ _stamp = WeakMethod(run_once), interval, stamp ==> _stamp = (lambda: run_once), interval, stamp
 idle-connections-stay-open: `aclose` closes the connections that nobody uses.
-~ _close_idle(clients[os.getpid(), self.url]) ==> pass
+~ self._close_idle(clients[os.getpid(), self.url]) ==> pass
 handler-waits-in-an-outage: In an outage, no handler waits for a write.
 ~ self._write(set(self.health.failing)) ==> self._write(set())
 slow-answer-sets-the-clock: A slow first connection does not make the clock uncertain.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, asgi, recorder_for, wsgi
 from presence_middleware.rooms import Room
@@ -25,7 +26,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     def note(pipeline: Any, *_: Any, **__: Any) -> None:
         sent.append([list(command[0]) for command in pipeline.command_stack])
 
-    on_call(monkeypatch, redis.client.Pipeline, "execute", note)
+    for pipeline in (redis.client.Pipeline, redis.asyncio.client.Pipeline):
+        on_call(monkeypatch, pipeline, "execute", note)
     return sent
 
 

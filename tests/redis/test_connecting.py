@@ -268,15 +268,17 @@ def test_a_client_of_valkey_py_is_one_of_redis_py(own: Server) -> None:
         presence.online_friends("friends")
 
 
+@pytest.mark.parametrize("is_passed", [False, True], ids=["client of the URL", "passed client"])
 def test_a_reader_that_is_cancelled_cancels_no_other(
-    server: TlsServer, prefix: str, caplog: pytest.LogCaptureFixture
+    server: TlsServer, prefix: str, is_passed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # An old redis-py takes this option for a text.
     url = server.tls_url().replace("&ssl_min_version=771", "")
     url = f"{url}&socket_connect_timeout=2&socket_timeout=0.5"
 
     async def read() -> list[Any]:
-        presence = AsyncPresence(settings(url, prefix))
+        client = redis.asyncio.Redis.from_url(url) if is_passed else None
+        presence = AsyncPresence(settings(url, prefix), client=client)
         assert await asyncio.gather(*(presence.count() for _ in range(3))) == [0] * 3
         health = presence.backend.health
         with hung(server):
@@ -286,6 +288,8 @@ def test_a_reader_that_is_cancelled_cancels_no_other(
                 await asyncio.sleep(0.01)
             readers[0].cancel()
             errors = await asyncio.gather(*readers, return_exceptions=True)
+        if client is not None:
+            await client.aclose()
         await presence.aclose()
         await until_no_socket(server.port)
         return errors

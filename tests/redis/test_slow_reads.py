@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -26,7 +27,8 @@ from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_connecting import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import Server, wait_until
+from tests.support.asking import in_loop
+from tests.support.backends import REDIS_PY, Server, wait_until
 from tests.support.beside import in_child, on_call
 from tests.support.commands import run_program
 from tests.support.faults import PASSWORD, Place, hung
@@ -370,6 +372,18 @@ def test_a_handler_that_is_cancelled_takes_offline_all_the_same(settings: Settin
     assert awaited(settings, leave) == 0
 
 
+@in_loop
+async def test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others() -> None:
+    driver, is_done = Mock(), threading.Event()
+    busy = [asyncio.create_task(in_thread(is_done.wait)) for _ in range(limits.CONNECTIONS)]
+    asking = asyncio.create_task(drivers.AsyncDriver(driver).run(Mock()))
+    with Stopwatch() as watch:
+        await asyncio.sleep(0.05)
+    is_done.set()
+    await asyncio.gather(asking, *busy)
+    assert driver.run.call_args.kwargs["waited"] > watch.seconds / 2
+
+
 @contextmanager
 def all_taken(presence: Presence) -> Iterator[None]:
     """All connections that readers of this process may have are in use, and their slots."""
@@ -523,6 +537,22 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
     assert presence.count() == 1
     pool.disconnect()
     assert not [message for message in caplog.messages if "cannot record" in message]
+
+
+@pytest.mark.skipif(
+    (5, 3) <= REDIS_PY < (7, 2), reason="a lock of its pools stays with the loop that waited for it"
+)
+def test_an_async_client_may_serve_one_loop_after_another(
+    valkey: Server, settings: Settings
+) -> None:
+    client = redis.asyncio.Redis.from_url(valkey.url)
+
+    async def ask() -> set[object]:
+        answers = await ask_in_tasks(AsyncPresence(settings, client=client), 50)
+        await client.aclose()
+        return set(answers)
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(

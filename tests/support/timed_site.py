@@ -40,13 +40,15 @@ class Blocking:
 
     def __init__(self, settings: Settings, client: Any, clock: Clock) -> None:
         self._presence = AsyncPresence(settings, client=client, clock=clock)
-        self._runner = asyncio.Runner()
+        self._client, self._runner = client, asyncio.Runner()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._presence, name)
         return lambda *args, **kwargs: self._runner.run(method(*args, **kwargs))
 
     def close(self) -> None:
+        if self._client is not None:
+            self._runner.run(self._client.aclose())
         self._runner.run(self._presence.aclose())
         self._runner.close()
 
