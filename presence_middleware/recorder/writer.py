@@ -34,7 +34,7 @@ MOST_PEOPLE = COMMANDS_PER_TRIP * CHUNK  # in a round trip: far below a client's
 # server's time, so that they seldom have to ask for it.
 AGREED_EVERY = 0.7 * TRUSTED
 # Seconds between two looks for lost data, less for a short window. Each write looks in its shard.
-CHECK_EVERY = 60.0
+LOOK_EVERY = 60.0
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Writer:
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)
-            if self._lost.answered(shard, notes[shard], stamp, outcome.wrote_before):
+            if self._lost.answered(shard, notes[shard], outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _place(self, person: Person) -> Store:
@@ -298,16 +298,6 @@ class Agreement:
         self._agreed_at, self._generation = now, generation
 
 
-@dataclass
-class LastWrite:
-    """The last write of this process to a shard."""
-
-    moment: int
-    """Microseconds since the epoch, by the server's clock."""
-    checked: float
-    """The last time at which the write was found in Redis, by the recorder's clock."""
-
-
 def is_lost(moment: int, stored: float | None) -> bool:
     """Return whether a shard has lost a write, given the moment of the last write that it has."""
     return stored is None or stored < moment / 1e6
@@ -325,65 +315,57 @@ class LostData:
         self.process = secrets.token_hex(8)
         """The name of this process beside its writes."""
         self._clock, self._most_age = clock, to_microseconds(window)
-        self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
-        self._writes: dict[Store, LastWrite] = {}
-        self._generation = -1
+        self._look_every = min(LOOK_EVERY, max(10.0, window / 5))
+        self._writes: dict[Store, int] = {}  # as moments of the server, in microseconds
+        self._look_at, self._generation = -math.inf, -1
 
     def note(self, shard: Store, moment: int) -> Write:
         """Return the note of a write to `shard` at `moment`, in microseconds since the epoch."""
-        last = self._last(shard, moment)
-        return Write(self.process, moment, None if last is None else last.moment)
+        return Write(self.process, moment, self._last(shard, moment))
 
-    def answered(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
+    def answered(self, shard: Store, write: Write, previous: float | None) -> bool:
         """Remember a write that `shard` answered; return whether it had lost data before.
 
-        `write` is what `note` returned, and `stamp` its time by the recorder's clock. `previous` is
-        the write before it as the shard had it, in seconds since the epoch, or None.
+        `write` is what `note` returned. `previous` is the write before it as the shard had it, in
+        seconds since the epoch, or None.
         """
         if write.previous is not None and is_lost(write.previous, previous):
             del self._writes[shard]  # the shard did not note this write
             self._generation = -1  # the other shards are checked when `find` is called next
             return True
-        self._writes[shard] = LastWrite(write.moment, stamp)
+        self._writes[shard] = write.moment
         return False
 
-    def _last(self, shard: Store, moment: int) -> LastWrite | None:
+    def _last(self, shard: Store, moment: int) -> int | None:
         """Return the last write to `shard`, if it must still be there at `moment`."""
         last = self._writes.get(shard)
-        return None if last is None or moment - last.moment > self._most_age else last
+        return None if last is None or moment - last > self._most_age else last
 
     def find(self, driver: Driver, stamp: float) -> list[Store]:
-        """Check the shards that were not checked lately; return the shards that lost data.
+        """Look into all shards now and then, or if another server may answer; return the losses.
 
         `stamp` is the current time by the recorder's clock. A node that failed is not asked now,
         but as soon as it is well again. Never raises for an outage.
         """
-        if self._generation != driver.health.generation:
-            self._generation = driver.health.generation
-            for write in self._writes.values():
-                write.checked = -math.inf  # another server may answer
-        is_well, node_of = driver.health.is_well, driver.node_of
-        due = [
-            shard
-            for shard, write in self._writes.items()
-            if stamp - write.checked >= self._check_every and is_well(node_of(shard.name))
-        ]
-        if not due:
-            return []
-        lost: list[Store] = []
-        with suppress(PresenceUnavailable):  # these shards are asked again next time
-            plans = [shard.last_write(self.process) for shard in due]
-            for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
-                if isinstance(stored, Exception):
+        health, lost = driver.health, list[Store]()
+        if stamp < self._look_at and self._generation == health.generation:
+            return lost
+        now = to_microseconds(self._clock.moment(stamp))
+        written = [shard for shard in self._writes if self._last(shard, now) is not None]
+        asked = [shard for shard in written if health.is_well(driver.node_of(shard.name))]
+        if not asked:
+            return lost
+        if asked == written:
+            self._look_at, self._generation = stamp + self._look_every, health.generation
+        with suppress(PresenceUnavailable):  # then another server may answer
+            plans = [shard.last_write(self.process) for shard in asked]
+            for shard, stored in zip(asked, driver.run(run_all(plans)), strict=True):
+                if isinstance(stored, Exception) or not is_lost(self._writes[shard], stored):
                     continue
-                is_missing = is_lost(self._writes[shard].moment, stored)
-                if is_missing:  # rightly, if a window has passed by the server's clock
-                    driver.run(self._clock.synchronise())
-                last = self._last(shard, to_microseconds(self._clock.moment(stamp)))
-                if last is not None and not is_missing:
-                    last.checked = stamp
-                    continue
-                del self._writes[shard]
-                if last is not None:
+                # Rightly, if a window has passed by the server's clock.
+                driver.run(self._clock.synchronise())
+                now = to_microseconds(self._clock.moment(stamp))
+                if self._last(shard, now) is not None:
                     lost.append(shard)
+                del self._writes[shard]
         return lost

@@ -386,7 +386,7 @@ def test_a_server_that_is_away_is_asked_once(start: Start, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "execute", failing)
         assert not worker.recorder.flush()
-        worker.clock.now += writer.CHECK_EVERY
+        worker.clock.now += writer.LOOK_EVERY
         worker.recorder.run_once()  # neither what waits nor the looks of a minute try it so soon
     assert failing.call_count == 1
     assert worker.recorder.stats().flushes == flushes + 1, "an attempt that failed is one, too"

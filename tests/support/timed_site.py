@@ -13,7 +13,7 @@ import httpx
 from presence_middleware import AsyncPresence, Presence, Settings, wsgi
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.recorder.writer import CHECK_EVERY
+from presence_middleware.recorder.writer import LOOK_EVERY
 from presence_middleware.rooms import Room
 from presence_middleware.stores import Act, Plan, room_number
 from presence_middleware.stores.shards import Shards
@@ -155,7 +155,7 @@ class Process:
 
     def looks(self) -> None:
         """Look whether its data is still there, as the thread does now and then."""
-        self.clock.now += CHECK_EVERY + 1
+        self.clock.now += LOOK_EVERY + 1
         self.recorder.run_once()
 
     def passes(self, seconds: float, step: float = 1.0) -> None:
