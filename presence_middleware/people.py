@@ -415,14 +415,13 @@ class People(Memory):
                 queue.popleft()  # not before: an interrupt would lose the person
         return taken
 
-    def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
+    def written(self, taken: Sequence[Taken], refused: Collection[str], full: int) -> None:
         """Note that the server answered.
 
-        `refused` are the positions, among the sightings, of people who had left after they arrived,
-        and `full` is the number of new ids that found no room.
+        `refused` are the ids of people who had left after they arrived, and `full` is the number of
+        new ids that found no room.
         """
         with self.lock:
-            position = -1
             for each in taken:
                 person = each.person
                 del self._in_flight[person]
@@ -431,8 +430,7 @@ class People(Memory):
                 if each.seen is None:
                     continue
                 self.pending -= 1
-                position += 1
-                if position in refused:
+                if person.id in refused:
                     person.refused(each)
                     self.dropped["left"] += 1
                 else:

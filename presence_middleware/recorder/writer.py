@@ -179,7 +179,7 @@ class Writer:
                 continue
             if self._health.failing:
                 self._health.succeeded(node)
-            self._people.written(parts[shard], frozenset(outcome.refused), outcome.full)
+            self._people.written(parts[shard], outcome.refused, outcome.full)
             self.totals.came[shard.kind] += outcome.came
             self.totals.went[shard.kind] += outcome.went
             self._hints.note_written(shard.kind, outcome.full)

@@ -40,11 +40,11 @@ MAX_SEARCHED_MINUTES = 30
 MAX_LOOKUPS = 6000
 
 
-def by_minute(seen: Sequence[Seen]) -> list[tuple[int, list[int]]]:
-    """Return the positions of the sightings of each minute since the epoch, in order."""
-    minutes: dict[int, list[int]] = {}
-    for position, (_, moment, _, _) in enumerate(seen):
-        minutes.setdefault(moment // (keys.MINUTE * 1_000_000), []).append(position)
+def by_minute(seen: Sequence[Seen]) -> list[tuple[int, list[Seen]]]:
+    """Return the sightings of each minute since the epoch, in order."""
+    minutes: dict[int, list[Seen]] = {}
+    for sighting in seen:
+        minutes.setdefault(sighting[1] // (keys.MINUTE * 1_000_000), []).append(sighting)
     return sorted(minutes.items())
 
 
@@ -74,7 +74,7 @@ class MinuteSets(ScriptedStore):
             for departing in chunks(of_act, min(CHUNK, size)):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
-                parts.append(Part((), (), departing, [*others, *sets]))
+                parts.append(Part((), departing, [*others, *sets]))
         if write and departures:
             # The server lowers a departure to its clock, so what the departure ends is lowered too.
             now, ends = write.moment, {id: moment for _, id, moment, _ in departures}
@@ -91,11 +91,10 @@ class MinuteSets(ScriptedStore):
         # The nearest minutes come first, because most known ids are there. Later minutes are
         # searched too: a sighting may be written late, when other processes have filled them.
         offsets = [0, *(offset for ago in range(1, searched) for offset in (-ago, ago))]
-        for minute, numbers in by_minute(seen):
+        for minute, of_minute in by_minute(seen):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
-            for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
-                found = [seen[n] for n in positions]
-                parts.append(Part(positions, found, (), names, (share,)))
+            size = min(CHUNK, MAX_LOOKUPS // len(offsets))
+            parts += [Part(part, (), names, (share,)) for part in chunks(of_minute, size)]
         return (yield from self._send(parts, write))
 
     def count(self, now: float, window: float) -> Plan[int]:
@@ -178,10 +177,10 @@ class HyperLogLog(Store):
                 ("ZADD", writers, *only_if_known, as_seconds(write.moment), write.process),
                 ("EXPIRE", writers, self.ttl),
             )
-        for minute, positions in by_minute(seen):
+        for minute, of_minute in by_minute(seen):
             key = f"{self.key.minute_log}{minute}"
-            for part in chunks(positions):
-                commands.append(("PFADD", key, *(seen[n][0] for n in part)))
+            for part in chunks(of_minute):
+                commands.append(("PFADD", key, *(id for id, *_ in part)))
                 commands.append(("EXPIRE", key, self.ttl))
         replies: list[object] = []
         for trip in chunks(commands, COMMANDS_PER_TRIP):

@@ -6,7 +6,7 @@
 --       position of its sighting, the number of the room, and the moment, with spaces between them.
 --       Moments are seconds since the epoch.
 --
--- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
+-- Reply: the ids of refused sightings, how many new ids found no room, and the previous write of
 -- this process (or nothing); then what presence.lua notes.
 --
 -- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
@@ -75,7 +75,7 @@ local function accept(room, known, goodbye_at)
     local arrival = arrived() or time
     is_dropped[n] = true
     if has_left(id, arrival) then
-      table.insert(reply[1], n)
+      table.insert(reply[1], id)
       local departure = {LEFT, id, left_at[id], time, arrival}
       if at_least(left_at[id], time) then table.insert(departed, departure) end
     elseif is_new and room <= 0 then

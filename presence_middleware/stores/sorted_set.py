@@ -101,7 +101,6 @@ class SortedSet(ScriptedStore):
         departing = len(seen)  # the place of the first departure, behind all sightings
         parts = [
             Part(
-                range(start, departing),
                 seen[start : start + CHUNK],
                 departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
                 self.names,
@@ -189,7 +188,7 @@ class SortedSet(ScriptedStore):
         return self.events or super().event_stream()
 
     def sweep(self, now: float) -> Plan[bool]:
-        part = Part((), (), (), self.names, (self.gone_after, SWEPT))
+        part = Part((), (), self.names, (self.gone_after, SWEPT))
         written = yield from self._send([part], Write("", to_microseconds(now)))
         self.swept += written.went
         return written.has_more

@@ -16,7 +16,7 @@ from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
 from .agreement import SharedSettings
 from .events import EventStream
-from .plan import Argument, Batch, Plan, Script, as_seconds, pairs, score, to_microseconds
+from .plan import Argument, Batch, Plan, Script, as_seconds, pairs, score, texts, to_microseconds
 
 CLEANED = 1000  # members of each key that a clean-up removes or lowers at once
 _NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
@@ -67,8 +67,8 @@ class Write(NamedTuple):
 class Written(NamedTuple):
     """The outcome of a write."""
 
-    refused: Collection[int]
-    """The positions of the sightings whose ids left, or were erased, after they arrived."""
+    refused: Collection[str]
+    """The ids that left, or were erased, after their sightings arrived."""
     full: int
     """The number of new ids refused because the kind has its maximum number of members."""
     wrote_before: float | None
@@ -330,8 +330,6 @@ class Store(ABC):
 class Part(NamedTuple):
     """A part of a write, in one command."""
 
-    positions: Sequence[int]
-    """The positions of its sightings among those of the write."""
     seen: Sequence[Seen]
     departures: Sequence[Departure]
     names: Sequence[str]
@@ -351,7 +349,7 @@ class ScriptedStore(Store):
         if not parts:
             return Written((), 0, None, 0, 0)
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
-        for _, seen, departures, names, extra in parts:
+        for seen, departures, names, extra in parts:
             ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
             note = write or Write("", max([*moments, *(each[2] for each in departures)]))
             now = note.moment
@@ -387,9 +385,5 @@ class ScriptedStore(Store):
         refused, full, before, came, went, cuts, more = zip(*replies, strict=True)
         if any(cuts):
             self.event_stream().warn_of_size()
-        positions = [
-            part.positions[int(position) - 1]
-            for part, of_part in zip(parts, refused, strict=True)
-            for position in of_part
-        ]
-        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(more))
+        who_left = frozenset(texts(chain(*refused)))
+        return Written(who_left, sum(full), score(before[0]), sum(came), sum(went), any(more))

@@ -70,7 +70,7 @@ class Model:
             self._hold(departures, now)
             self._trim(now)
         self.is_marked = bool(self.seen)
-        return Written(refused, full, before, 0, 0)
+        return Written(frozenset(seen[n][0] for n in refused), full, before, 0, 0)
 
     def notice_loss(self, now: int) -> None:
         """Begin again if the server has lost the members, or how far it had announced."""
@@ -315,7 +315,7 @@ class Minutes(Model):
                 now = write.moment if write else max(moment for _, moment, _, _ in seen)
                 self._hold(waited, now)
                 self._trim(now)
-        return Written(refused, full, before, 0, 0)
+        return Written(frozenset(seen[n][0] for n in refused), full, before, 0, 0)
 
     def _depart_since(self, first: int, act: Act, id: str, moment: int, known: int | None) -> None:
         if act is Act.SEEN:

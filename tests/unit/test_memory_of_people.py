@@ -32,7 +32,7 @@ def test_guests_are_known_beyond_the_limit_until_the_period_after_theirs_ends() 
     for period in (1, 2, 3):
         assert all(known.knows(guest) for guest in came) is (period < 3)
         for each in known.take(LIMIT):
-            known.written([each], set(), 0)
+            known.written([each], (), 0)
         known.turn(period * WINDOW)
 
 
@@ -40,8 +40,8 @@ def test_a_sighting_that_was_refused_is_not_sent_again_after_a_loss() -> None:
     known, ann = people(), ("user", "ann")
     known.note(ann, 5.0, 1.0)
     (taken,) = known.take(LIMIT)
-    taken.person.shard = shard = cast(Store, object())
-    known.written([taken], {0}, 0)
+    taken.person.id, taken.person.shard = "ann", (shard := cast(Store, object()))
+    known.written([taken], {"ann"}, 0)
     known.lost(shard, 0.0)
     assert known.is_empty
     known.note(ann, 7.0, 6.0)  # and in again
@@ -87,10 +87,11 @@ def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() ->
     known.note(ann, 10.0, 0.0)  # a connection, opened at 0
     (taken,) = known.take(LIMIT)
     known.note(ann, 9.9, 9.9)  # a request, reported late
-    known.written([taken], {0}, 0)
+    taken.person.id = "ann"
+    known.written([taken], {"ann"}, 0)
     (again,) = known.take(LIMIT)
     assert again.arrival == 9.9
-    known.written([again], set(), 0)
+    known.written([again], (), 0)
     assert (known.flushed, known.pending, known.dropped["left"]) == (1, 0, 1)
 
 
@@ -116,7 +117,7 @@ def test_after_a_loss_those_wait_again_of_whom_something_is_lost() -> None:
         each.person.shard = cast(Store, shard)
         for departure in each.departures:
             departure.moment = 20_000_000
-    known.written(taken, set(), 0)
+    known.written(taken, (), 0)
     known.lost(cast(Store, shard), 10.0)
     assert len(known) == 2
     assert {each.person.who[1] for each in known.take(LIMIT)} == {"after", "gone"}
@@ -127,7 +128,7 @@ def test_after_a_loss_whoever_waits_already_enters_their_room_again() -> None:
     known.note(("user", "ann"), 20.0, 20.0, room=room)
     (taken,) = known.take(LIMIT)
     taken.person.shard = shard
-    known.written([taken], set(), 0)
+    known.written([taken], (), 0)
     known.note(("user", "ann"), 30.0, 30.0)
     known.lost(shard, 10.0)
     (again,) = known.take(LIMIT)
@@ -144,7 +145,7 @@ def test_the_room_entered_last_is_written(first: Room | None, then: Room, last: 
     known.note(("user", "ann"), 2.0, 2.0, room=first)
     taken = known.take(LIMIT)
     known.note(("user", "ann"), then.since, then.since, room=then)
-    known.written(taken, set(), 0)
+    known.written(taken, (), 0)
     taken += known.take(LIMIT)
     assert [each.room.number for each in taken if each.room][-1] == last
 
@@ -165,6 +166,6 @@ def test_an_erasure_during_a_write_that_fails_leaves_nobody_pending_for_ever() -
     known.note(ann, 9.9, 9.9)  # a request, reported late
     known.note(ann, 11.0, 11.0, Act.ERASED)
     known.restore()
-    known.written(known.take(LIMIT), set(), 0)
+    known.written(known.take(LIMIT), (), 0)
     assert known.is_empty
     assert known.pending == 0
