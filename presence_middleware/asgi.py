@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .board import raw_headers
 from .board.asgi import AsgiBoard
 from .connections import Clock
+from .connections.drivers import run_in_thread
 from .connections.loops import in_thread, is_in_loop, require_asyncio
 from .errors import SettingsError
 from .identity.ids import Id
@@ -178,12 +179,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         """
         self.note()
         with self.asking:
-            if self.recorder.has_pending:
-                # Not the read itself: in an outage, many would wait for a few threads.
-                attempt = await in_thread(self.recorder.write_before, plan)
-                if attempt.query is None:
-                    return attempt.answer  # type: ignore[no-any-return]
-            return await self.backend.async_driver.run(plan)
+            return await run_in_thread(self.recorder.read, plan)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
         await self._depart(id, kind, Act.LEFT)

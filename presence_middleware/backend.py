@@ -10,7 +10,6 @@ from typing import Any
 from weakref import WeakSet
 
 from .connections import Clock, driver, require_sync
-from .connections.drivers import AsyncDriver
 from .connections.health import RedisHealth
 from .connections.server import ServerClock
 from .errors import SettingsError
@@ -44,8 +43,6 @@ class Backend:
         """Runs the plans of readers and waits for Redis."""
         self.writing_driver = driver(settings.redis_url, self.health, client, is_writer=True)
         """Runs the plans of the recorder and never waits for readers."""
-        self.async_driver = AsyncDriver(self.driver)
-        """Runs plans from coroutines."""
         self.clock = ServerClock(self.health, clock)
         self.stores = {kind: self._shards(kind) for kind in settings.kinds}
         keep_seconds = {kind: store.keep_seconds for kind, store in self.stores.items()}

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from .backend import Backend, backend_for
 from .connections import Clock, require_sync
+from .connections.drivers import run_in_thread
 from .errors import QueryError
 from .events.feed import NameLease
 from .events.iterators import AsyncEvents, Events
@@ -56,7 +57,8 @@ def async_question(
 
     async def ask(reader: "AsyncPresence", /, *arguments: P.args, **named: P.kwargs) -> T:
         plan = query(reader.backend.queries, *arguments, **named)
-        return await (reader.backend.async_driver.run(plan) if is_write else reader.run(plan))
+        run = reader.backend.driver.run
+        return await (run_in_thread(run, plan) if is_write else reader.run(plan))
 
     return presented(ask, "AsyncPresence", query)
 
@@ -211,4 +213,4 @@ class AsyncPresence(Reader[AsyncEvents]):
 
         Raises `PresenceUnavailable`, and the errors of the plan.
         """
-        return await self.backend.async_driver.run(plan)
+        return await run_in_thread(self.backend.driver.run, plan)

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
@@ -219,22 +219,16 @@ class LoopDriver(Driver):
             running.cancel()  # what took too long
 
 
-class AsyncDriver:
-    """Runs plans from coroutines, with a driver in threads."""
+async def run_in_thread(run: Callable[..., T], plan: Plan[T]) -> T:
+    """Run a plan in a thread, with the `run` of a driver for example; return its result.
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result.
-
-        Raises the errors of `Driver.run`, and `WouldBlock` under trio.
-        """
-        require_asyncio()
-        asked_at = time.monotonic()
-        _loop.set(asyncio.get_running_loop())
-        # It may have to wait for a thread.
-        return await in_thread(lambda: self._driver.run(plan, waited=time.monotonic() - asked_at))
+    `run` is told how long the plan has waited for a thread. Raises the errors of `run`, and
+    `WouldBlock` under trio.
+    """
+    require_asyncio()
+    asked_at = time.monotonic()
+    _loop.set(asyncio.get_running_loop())
+    return await in_thread(lambda: run(plan, waited=time.monotonic() - asked_at))
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -339,20 +339,12 @@ class Recorder:
         self._check_process()
         self._write(set(self.health.failing))
 
-    def read(self, plan: Plan[T]) -> T:
+    def read(self, plan: Plan[T], waited: float = 0.0) -> T:
         """Write everything that waits and run a reader's plan, in the same round trip if possible.
 
-        Return the result of the plan. Raises the errors of `Driver.run`.
-        """
-        attempt = self.write_before(plan)
-        return attempt.answer if attempt.query is None else self.backend.driver.run(plan)
-
-    def write_before(self, plan: Plan[Any]) -> Attempt:
-        """Write everything that waits and run a reader's plan in the same round trip if possible.
-
-        If it was run, the attempt has its result as the `answer`, else the plan is still its
-        `query`. Raises the errors of `Driver.run`. If the write found an outage, its error is
-        raised at once: a reader never waits twice for the same outage.
+        Return the result of the plan. The caller has `waited` for some seconds already. Raises the
+        errors of `Driver.run`. If the write found an outage, its error is raised at once: a reader
+        never waits twice for the same outage.
         """
         self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
@@ -361,7 +353,9 @@ class Recorder:
                 raise error.with_traceback(None)
             finally:
                 del error  # in a cycle with this frame, it would keep the request
-        return attempt
+        if attempt.query is None:
+            return attempt.answer  # type: ignore[no-any-return]
+        return self.backend.driver.run(plan, waited=waited)
 
     def depart(self, who: Who, act: Act) -> None:
         """Note that `who`, a kind and an id, departs now. The caller then writes it.

@@ -9,6 +9,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, asgi, recorder_for, wsgi
+from presence_middleware.connections import drivers
 from presence_middleware.rooms import Room
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.beside import on_call
@@ -93,11 +94,12 @@ def test_a_handler_that_writes_counts_no_visitor_yet(
     assert (recorded, recorder_for(settings).stats().recorded) == ([0], 1)
 
 
-def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
+def test_a_read_over_asgi_hops_to_a_thread_once_also_to_write(
     unwritten: Callable[..., Settings], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hops: list[object] = []
-    on_call(monkeypatch, asgi, "in_thread", lambda *arguments: hops.append(arguments))
+    for module in (asgi, drivers):
+        on_call(monkeypatch, module, "in_thread", lambda *arguments: hops.append(arguments))
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         presence = scope["presence_middleware.presence"]
@@ -116,7 +118,7 @@ def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
     wrapped.recorder.background = False
     scope = {"type": "http", "path": "/", "headers": [(b"x-user", b"ann")]}
     asyncio.run(wrapped(scope, None, None))  # type: ignore[arg-type]
-    assert (len(hops), len(sent)) == (1, 2)
+    assert (len(hops), len(sent)) == (3, 2)
 
 
 def test_a_flush_over_many_shards_is_one_round_trip(recording: Recording, sent: Sent) -> None:

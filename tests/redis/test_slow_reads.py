@@ -374,14 +374,14 @@ def test_a_handler_that_is_cancelled_takes_offline_all_the_same(settings: Settin
 
 @in_loop
 async def test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others() -> None:
-    driver, is_done = Mock(), threading.Event()
+    run, is_done = Mock(), threading.Event()
     busy = [asyncio.create_task(in_thread(is_done.wait)) for _ in range(limits.CONNECTIONS)]
-    asking = asyncio.create_task(drivers.AsyncDriver(driver).run(Mock()))
+    asking = asyncio.create_task(drivers.run_in_thread(run, Mock()))
     with Stopwatch() as watch:
         await asyncio.sleep(0.05)
     is_done.set()
     await asyncio.gather(asking, *busy)
-    assert driver.run.call_args.kwargs["waited"] > watch.seconds / 2
+    assert run.call_args.kwargs["waited"] > watch.seconds / 2
 
 
 @contextmanager
