@@ -452,19 +452,21 @@ class People(Memory):
         return has_left
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
-        """Note a departure that a reader of this process has written; `SEEN` undoes the last.
+        """Note a departure that a reader of this process has written.
 
         `at` is its moment, and `moment` the same in microseconds since the epoch. It is sent again
         in a write of this process, for only the loss of such a write shows.
         """
         with self.lock:
-            if act is SEEN:
-                self.recent.get(who, Person(who)).left.is_sent = True
-                return
             person = self.recent.get(who) or self.remember(who)
             self._depart(person, act, at)
             if (person.left.act, person.left.at) == (act, at):  # no later one is known
                 person.left.moment = moment
+
+    def touched(self, who: Who) -> None:
+        """Note that a reader of this process has undone who left last: that is not sent again."""
+        with self.lock:
+            self.recent.get(who, Person(who)).left.is_sent = True
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""

@@ -37,6 +37,7 @@ class Informed(Protocol):
     """Whoever must know who left, or was touched after it: what readers use of a recorder."""
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None: ...
+    def touched(self, who: Who) -> None: ...
 
 
 Window = float | str | timedelta | None
@@ -391,7 +392,7 @@ class Queries(Arguments):
         now = yield from self.clock.now()
         yield from self.stores[kind].shard_for(stored).touch(stored, now, latest)
         for recorder in self.departures:
-            recorder.departed((kind, stored), Act.SEEN, now, to_microseconds(latest))
+            recorder.touched((kind, stored))
 
     def leave(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Take `id` offline at once, on all processes.

@@ -23,7 +23,18 @@ def driver(
     client of this process for `url`. With `is_writer`, the driver never waits for readers. Raises
     `SettingsError` if the client does not fit the URL.
     """
-    _check_client(client, url)
+    if client is not None:
+        if not hasattr(client, "execute_command"):
+            raise SettingsError(
+                f"client is a {type(client).__name__}: pass a redis.Redis, or no client and the "
+                "URL as PRESENCE_REDIS_URL"
+            )
+        # Of its class: a proxy of a client names that of the client, and a mock has any attribute.
+        if hasattr(client.__class__, "get_primaries") != url.is_cluster:
+            raise SettingsError(
+                "client is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
+                "set both, because the URL decides how keys are named"
+            )
     driver_class = ClusterDriver if url.is_cluster else LoopDriver if _is_async(client) else Driver
     return driver_class(url, health, client, is_writer=is_writer)
 
@@ -36,19 +47,3 @@ def require_sync(client: Any) -> None:
 
 def _is_async(client: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
-
-
-def _check_client(client: Any, url: RedisURL) -> None:
-    if client is None:
-        return
-    if not hasattr(client, "execute_command"):
-        raise SettingsError(
-            f"client is a {type(client).__name__}: pass a redis.Redis, or no client and the URL as "
-            "PRESENCE_REDIS_URL"
-        )
-    # Of its class: a proxy of a client names that of the client, and a mock has any attribute.
-    if hasattr(client.__class__, "get_primaries") != url.is_cluster:
-        raise SettingsError(
-            "client is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
-            "set both, because the URL decides how keys are named"
-        )

@@ -369,8 +369,12 @@ class Recorder:
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""
         self._check_process()
-        known = who if act is SEEN else self._known(who)  # that takes long, and touches are many
-        self.people.departed(known, act, at, moment)
+        self.people.departed(self._known(who), act, at, moment)
+
+    def touched(self, who: Who) -> None:
+        """Note that a reader of this process has undone a departure: see `People.touched`."""
+        self._check_process()
+        self.people.touched(who)
 
     def _known(self, who: Who) -> Who:
         """Return how this process knows somebody, given the id as it is stored."""
