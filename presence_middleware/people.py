@@ -297,7 +297,9 @@ class People(Memory):
         with self.lock:  # it takes twice as long, but an interrupt never leaves the lock held
             person = self.recent.get(who) or self.remember(who)
             if act is not SEEN:
-                self._depart(person, act, at)
+                # A request that erases its user, and then logs them out, erases them.
+                is_erasing = person.left.act is ERASED and arrival < person.left.at
+                self._depart(person, ERASED if act is LEFT and is_erasing else act, at)
             elif arrival <= person.left.at:
                 left = person.left
                 self.dropped["left"] += arrival > left.refused  # once for each open connection

@@ -114,7 +114,7 @@ local function finish(take_out)
         if is_over(redis.call('ZSCORE', left, id), latest) then redis.call('ZREM', left, id) end
         -- If old members are dropped, the space goes after the erasures that it stands for.
         redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
-      elseif act == LEFT then
+      elseif act == LEFT and at_least(moment, redis.call('ZSCORE', left, erased(id)) or 0) then
         if not is_known and last_known ~= '' and at_least(moment, last_known)
           and not at_least(redis.call('ZSCORE', left, erased(id)), arrival or last_known) then
           last_seen = last_known -- the server lost it

@@ -261,6 +261,10 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 handler-takes-offline-later in wsgi.py:
   Whoever a handler takes offline is offline before it answers.
 - self.recorder.write_for_reader()
+late-logout-of-an-erased-id: A logout that is written after a later erasure leaves no id.
+~ LEFT and at_least(moment, redis.call('ZSCORE', left, erased(id)) or 0) then ==> LEFT then
+logout-undoes-an-erasure: A request that erases its user and logs them out leaves no id.
+~ ERASED if act is LEFT and is_erasing else act ==> act
 handler-forgets-nobody in wsgi.py: A handler that forgets somebody erases the last-seen time.
 ~ self._depart(id, kind, Act.ERASED) ==> self._depart(id, kind, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.

@@ -242,6 +242,36 @@ def test_a_handler_takes_somebody_offline_before_it_answers(
     assert bool(presence.last_seen("ann")) is is_kept
 
 
+@pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+def test_a_request_that_erases_its_user_and_logs_out_leaves_no_id(
+    unwritten: Callable[..., Settings], ask: Ask
+) -> None:
+    def end(state: State) -> object:
+        return state["presence_middleware.presence"].forget("ann")
+
+    given = unwritten(identity="user=header:X-User", logout="/logout")
+    recorder = recorder_for(given)
+    ask(given, Call({"X-User": "ann"}))
+    assert recorder.flush()
+    ask(given, Call({"X-User": "ann"}, "/logout", before=end))
+    assert recorder.flush()
+    members = recorder.backend.driver.connect().zrange(f"{given.prefix}:user:left", 0, -1)
+    assert members
+    assert b"ann" not in members
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_a_logout_that_is_written_after_an_erasure_leaves_no_id(store: str, start: Start) -> None:
+    worker = start(store=store)
+    worker.saw("ann")
+    worker.did("ann", act=LEFT)
+    worker.clock.now += 1
+    worker.presence.forget("ann")
+    worker.writes()
+    assert all("ann" not in members for members in worker.held().values())
+    assert worker.presence.last_seen("ann") is None
+
+
 @pytest.mark.parametrize("act", [Act.GOODBYE, Act.LEFT])
 def test_a_moment_ahead_of_the_server_is_lowered(valkey: Server, prefix: str, act: Act) -> None:
     """Otherwise a process whose estimate is too late would refuse who comes back."""

@@ -194,6 +194,8 @@ class Model:
                 if times.get(id, 0) <= moment:
                     times.pop(id, None)
             self.left[" "] = max(moment + 1, self.left.get(" ", 0))
+        elif self.left.get(erased(id), 0) > moment:
+            return  # an id that was erased since is noted nowhere
         elif last_seen is not None:
             self.gone[id] = max(last_seen, self.gone.get(id, 0))
         member = erased(id) if act is Act.ERASED else id
