@@ -6,13 +6,13 @@ are by the recorder's clock.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from .identity.ids import FoundId, Who
+from .identity.ids import Who
 from .rooms import Room
 from .stores import NOWHERE, Act, Store
 
@@ -470,6 +470,15 @@ class People(Memory):
         with self.lock:
             self.recent.get(who, Person(who)).left.is_sent = True
 
+    def share_departure(self, person: Person) -> None:
+        """Let a person of a hashed id share the departure of whoever has that id.
+
+        A reader names people by their ids as they are stored.
+        """
+        with self.lock:
+            named = self.recent.get((person.who[0], person.id), person)
+            person.left = max(person.left, named.left, key=attrgetter("at"))
+
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
@@ -503,17 +512,3 @@ class People(Memory):
         """
         with self.lock:
             return self.begin_period(now, chain(self._queue, self._in_flight))
-
-
-def known_as(
-    everybody: Iterable[Person], who: Who, resolve: Callable[[FoundId], str | None]
-) -> Who:
-    """Return how somebody is known whose id is made by the writer, given the id as it is stored.
-
-    `resolve` makes the id of those whom the writer has not written yet.
-    """
-    for each in everybody:
-        kind, id = each.who
-        if each.who != who and (kind, each.id or resolve(id)) == who:
-            return each.who
-    return who

@@ -23,7 +23,7 @@ from ..connections.health import RedisHealth, jitter
 from ..identity.addresses import locator
 from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
-from ..people import People, Reason, Sightings, known_as
+from ..people import People, Reason, Sightings
 from ..request import StateRequest
 from ..rooms import Room
 from ..settings import Settings, settings_or_env
@@ -364,25 +364,17 @@ class Recorder:
         """
         self._check_process()
         stamp = self.stamp()
-        self.people.note(self._known(who), stamp, stamp, act)
+        self.people.note(who, stamp, stamp, act)
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written: see `People.departed`."""
         self._check_process()
-        self.people.departed(self._known(who), act, at, moment)
+        self.people.departed(who, act, at, moment)
 
     def touched(self, who: Who) -> None:
         """Note that a reader of this process has undone a departure: see `People.touched`."""
         self._check_process()
         self.people.touched(who)
-
-    def _known(self, who: Who) -> Who:
-        """Return how this process knows somebody, given the id as it is stored."""
-        if who[0] not in self.resolver.shared_kinds:
-            return who
-        with self.people.lock:
-            everybody = self.people.everybody()
-        return known_as(everybody, who, self.resolver.resolve_id)
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write everything that waits and end the thread, in at most about `seconds`.

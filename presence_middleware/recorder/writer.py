@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any
 
 from ..backend import Backend
@@ -138,16 +137,16 @@ class Writer:
         parts: dict[Store, list[Taken]] = {}
         key = self._resolver.hasher.key
         for each in taken:
-            shard = each.person.shard  # with another key, it has what was written until now
-            if shard is None or each.person.key != key:
-                shard = self._place(each.person)
+            person, shard = each.person, each.person.shard
+            if shard is None or person.key != key:  # another key is that of what was written before
+                shard = self._place(person)
+            if person.id != person.who[1] and (shard.kind, person.id) in self._people.recent:
+                self._people.share_departure(person)
             parts.setdefault(shard, []).append(each)
-        well, failing = dict[Store, str](), dict[Store, str]()
-        for shard in parts:
-            node = self.driver.node_of(shard.name)
-            if attempt.avoid.isdisjoint((node, shard.name)):
-                (failing if node in self._health.failing else well)[shard] = node
-        nodes = well | failing  # one that may fail again delays no other
+        placed = [(shard, self.driver.node_of(shard.name)) for shard in parts]
+        tried = [each for each in placed if attempt.avoid.isdisjoint((each[0].name, each[1]))]
+        # One that may fail again delays no other.
+        nodes = dict(sorted(tried, key=lambda each: each[1] in self._health.failing))
         if not nodes:
             return
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
@@ -190,10 +189,6 @@ class Writer:
         """Return the shard of a person, and resolve the id as it is stored."""
         kind, id = person.who
         person.id, person.key = self._resolver.resolve_id(id) or "", self._resolver.hasher.key
-        if person.id != id:  # a reader may have named it before anybody knew whose it is
-            with self._people.lock:
-                named = self._people.recent.get((kind, person.id), person)
-                person.left = max(person.left, named.left, key=attrgetter("at"))
         person.shard = self._stores[kind].shard_for(person.id)
         return person.shard
 
@@ -220,8 +215,7 @@ def _timed(
     """
     sightings: list[Seen] = []
     departures: list[Departure] = []
-    for person, seen, _, arrival, room, due in part:
-        id = person.id
+    for person, seen, *_, due in part:
         for departure in due:
             if departure.moment is None:  # sent twice, it must not count later
                 least = max(departure.least, person.erased.least_time(departure.at))
@@ -230,7 +224,8 @@ def _timed(
             # For a window, the server knows who was erased.
             if seen is None and departure.at - window < person.seen <= departure.at:
                 known = low + int(person.seen * 1e6 + 0.5)
-            departures.append((departure.act, id, departure.moment, known))
+            departures.append((departure.act, person.id, departure.moment, known))
+    for person, seen, _, arrival, room, _ in part:
         if seen is None:
             continue
         time = low + int(seen * 1e6 + 0.5)
@@ -244,7 +239,7 @@ def _timed(
             after_logout = max(left.least_time(arrival), person.erased.least_time(arrival))
             time = max(time, person.goodbye.least_time(seen), after_logout)
             arrived = max(arrived, after_logout)
-        sightings.append((id, time, arrived, move))
+        sightings.append((person.id, time, arrived, move))
     return sightings, departures
 
 

@@ -287,11 +287,9 @@ logout-with-an-erasure-is-lost: The same in minute sets, where a departure is wr
 logout-after-an-erasure-is-lost: The same of an erasure, a visit and a logout that waited together.
 ~ least = max(departure.least, person.erased.least_time(departure.at)) ==> least = departure.least
 guest-whom-a-reader-names-is-another: A guest who returns right after a reader's leave() is online.
-~ (kind, each.id or resolve(id)) == who: ==> (kind, each.id) == who:
+~ self._people.share_departure(person) ==> pass
 guest-whom-a-reader-names-twice-is-another: The same, if they leave and return a second time.
-~ if each.who != who and (kind, ==> if (kind,
-guest-whom-a-reader-names-first-is-another: The same of a guest whom this process did not know.
-~ named = self._people.recent.get((kind, person.id), person) ==> named = person
+~ if person.id != person.who[1] and ==> if not person.left.moment and person.id != person.who[1] and
 erasure-takes-what-follows-at-once: Whoever is erased has a last-seen time after the next visit.
 ~ max(left.least_time(arrival), person.erased.least_time(arrival)) ==> left.least_time(arrival)
 second-logout-forgets-the-return: The same of two logouts in a row.
@@ -309,7 +307,7 @@ silence-is-taken-for-loss: A process that was silent for a window has lost nothi
 loss-in-another-shard-waits: A loss that a write shows is looked for in all shards at once.
 ~ self._generation = -1  # the other ==> # the other
 logout-in-a-handler-erases: After a logout in a handler, the last-seen time stays.
-~ self._known(who), stamp, stamp, act) ==> self._known(who), stamp, stamp, Act.ERASED)
+~ self.people.note(who, stamp, stamp, act) ==> self.people.note(who, stamp, stamp, Act.ERASED)
 loss-hides-behind-a-lost-reply:
   Data that a server lost is written again, also if the reply to the next write is lost.
 ~ if since == '' or at_least(reply[3], now - since) then ==> if true then
@@ -940,7 +938,7 @@ failed-node-is-asked-again: A node that is away costs one timeout in a write.
 lost-key-makes-new-guests: A guest stays one guest if the server has lost the key of hashes.
 ~ self._proposal = driver.run(agreed, deadline) ==> driver.run(agreed, deadline)
 known-guests-keep-their-old-key: Ids change with the key that a site's processes share.
-~ if shard is None or each.person.key != key: ==> if shard is None:
+~ if shard is None or person.key != key: ==> if shard is None:
 unbounded-pauses: Redis is tried again within five seconds.
 - min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
 + self._first_pause * 2.0 ** min(failures, 16)
