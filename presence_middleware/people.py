@@ -103,8 +103,11 @@ class Person:
         self.room, self.is_moving = room, True
         return True
 
-    def depart(self, act: Act, at: float) -> None:
-        """Merge a goodbye, a logout or an erasure, unless a later one is known."""
+    def depart(self, act: Act, at: float, arrival: float) -> None:
+        """Merge a goodbye, a logout or an erasure, unless a later one is known.
+
+        `arrival` is that of the request. If it has erased its user, its logout is no other act.
+        """
         if act is GOODBYE:
             if self.goodbye.at < at:
                 self.goodbye = Departed(act, at)
@@ -115,6 +118,7 @@ class Person:
         if act > known.act or at > known.at:
             if known.act is ERASED:
                 self.erased = known
+                act = ERASED if arrival < known.at else act
             least = known.least_time(self.seen) or known.least
             self.left = Departed(act, max(at, known.at), least=least)
 
@@ -297,9 +301,7 @@ class People(Memory):
         with self.lock:  # it takes twice as long, but an interrupt never leaves the lock held
             person = self.recent.get(who) or self.remember(who)
             if act is not SEEN:
-                # A request that erases its user, and then logs them out, erases them.
-                is_erasing = person.left.act is ERASED and arrival < person.left.at
-                self._depart(person, ERASED if act is LEFT and is_erasing else act, at)
+                self._depart(person, act, at, arrival)
             elif arrival <= person.left.at:
                 left = person.left
                 self.dropped["left"] += arrival > left.refused  # once for each open connection
@@ -337,10 +339,10 @@ class People(Memory):
         with self.lock:
             self.dropped[reason] += 1
 
-    def _depart(self, person: Person, act: Act, at: float) -> None:
+    def _depart(self, person: Person, act: Act, at: float, arrival: float) -> None:
         """Merge a departure. The caller holds the lock."""
-        person.depart(act, at)
-        if act is ERASED and person.sent < person.seen <= person.left.at:
+        person.depart(act, at, arrival)
+        if person.left.act is ERASED and person.sent < person.seen <= person.left.at:
             person.seen = person.sent
             self.pending -= 1
             self.dropped["left"] += 1
@@ -461,7 +463,7 @@ class People(Memory):
         """
         with self.lock:
             person = self.recent.get(who) or self.remember(who)
-            self._depart(person, act, at)
+            self._depart(person, act, at, at)
             if (person.left.act, person.left.at) == (act, at):  # no later one is known
                 person.left.moment = moment
 

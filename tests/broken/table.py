@@ -264,7 +264,7 @@ handler-takes-offline-later in wsgi.py:
 late-logout-of-an-erased-id: A logout that is written after a later erasure leaves no id.
 ~ LEFT and at_least(moment, redis.call('ZSCORE', left, erased(id)) or 0) then ==> LEFT then
 logout-undoes-an-erasure: A request that erases its user and logs them out leaves no id.
-~ ERASED if act is LEFT and is_erasing else act ==> act
+~ act = ERASED if arrival < known.at else act ==> pass
 handler-forgets-nobody in wsgi.py: A handler that forgets somebody erases the last-seen time.
 ~ self._depart(id, kind, Act.ERASED) ==> self._depart(id, kind, Act.LEFT)
 goodbye-hides-too-long in upkeep.py: A goodbye hides nobody from `active` without rooms, either.
@@ -878,7 +878,7 @@ events-of-each-kind: A kind that is not in PRESENCE_EVENTS announces nobody.
 ~ LAG_SECONDS if kind in self.events ==> LAG_SECONDS if self.events
 = redis/test_follow.py::test_who_is_erased_before_they_were_written_is_never_announced
 erased-user-is-announced: Whoever is erased before they were written is never announced.
-~ if act is ERASED and person.sent < person.seen <= person.left.at: ==> if False:
+~ if person.left.act is ERASED and person.sent < person.seen <= person.left.at: ==> if False:
 
 = redis/test_open_connections.py
 stop-forgets-who-left: Whoever left stays offline after a stop of the process, connected or not.
