@@ -91,20 +91,20 @@ end
 
 finish(function(act, id, moment, latest)
   local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
-  local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
+  local last_seen = later(score, goodbye) -- a lowered score is no evidence, or removed
   if not is_over(last_seen, latest, slack) then last_seen = false end -- seen since then: it stays
   local lowered = string.format('%.6f', moment - lowered_by)
   if act ~= GOODBYE then
-    if last_seen then remove(id, score) end
+    if last_seen then remove(id, score or 0) end
     if rooms and at_least(moment, redis.call('ZSCORE', moves, id) or 0) then leave_room(id) end
-  elseif last_seen and not at_least(lowered, score) then
+  elseif last_seen and not at_least(lowered, score or 0) then
     -- It may be so late that its window is over.
     if at_least(cut, lowered) then go(id, score, moment) end
     redis.call('ZADD', seen, lowered, id)
     redis.call('ZADD', bye, moment, id)
     redis.call('EXPIRE', bye, lifetime)
   end
-  return last_seen, score
+  return last_seen, score or goodbye
 end)
 
 if FIRST_MOVE == FIRST then

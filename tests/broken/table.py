@@ -368,6 +368,9 @@ refusal-repeats-the-connection: Who logged out stays offline after a loss, whoev
 ~ is_newer = taken.before > taken.arrival ==> is_newer = True
 failure-forgets-the-visit-before: A write that fails forgets no visit from before it.
 - self.sent_arrival = taken.before
+= contract/test_departures.py::test_who_said_goodbye_is_erased_also_after_a_clean_up
+erasure-leaves-a-goodbye: Who said goodbye and is erased has no last-seen time.
+~ local last_seen = later(score, goodbye) ==> local last_seen = score and later(score, goodbye)
 = contract/test_departures.py::test_remembered_sightings_never_exceed_the_configured_limit
 lost-data-without-bound: Of what a server lost, a bounded number waits.
 ~ lose(since, has_room=self.pending < self._most_pending) ==> lose(since, has_room=True)
@@ -460,7 +463,7 @@ connection-arrives-late: A connection from before a logout stays offline.
 older-sighting-undoes-a-goodbye: An older sighting undoes no goodbye.
 ~ elseif not at_least(goodbye_at[id], later(time, arrival)) then ==> else
 lowered-time-is-believed: Whoever came back after a goodbye survives a logout of before.
-~ local last_seen = score and later(score, goodbye) ==> local last_seen = score
+~ local last_seen = later(score, goodbye) ==> local last_seen = score
 returned-id-has-two-times: An id that came back has one last-seen time.
 ~ and redis.call('EXISTS', gone) == 1 then ==> and false then
 refused-id-loses-its-time: An id that is refused keeps its last-seen time.
@@ -478,7 +481,7 @@ unknown-departures-without-bound: Departures of unknown ids are bounded.
 goodbye-hides-the-last-seen-time: A goodbye changes no last-seen time.
 - redis.call('ZADD', bye, moment, id)
 goodbye-of-a-closed-tab-wins: Another open tab keeps its user online.
-~ last_seen and not at_least(lowered, score) then ==> score and not at_least(lowered, score) then
+~ last_seen and not at_least(lowered, score or 0) ==> score and not at_least(lowered, score)
 cap-counts-nobody-new: A kind never has more members than its cap in minute sets.
 - if is_new then room = room - 1 end
 touch-is-refused: After touch, a connection from before the logout counts again.

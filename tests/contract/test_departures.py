@@ -539,6 +539,22 @@ def test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss(
     assert worker.presence.last_seen("ann") == moment_of(NOON + 3)
 
 
+@pytest.mark.parametrize("kind", ["user", "guest"])
+def test_who_said_goodbye_is_erased_also_after_a_clean_up(start: Start, kind: str) -> None:
+    """It removes a time that the goodbye has lowered below the retention."""
+    worker = start(pulse_path="/pulse", retention="1m")
+    for act in (Act.SEEN, Act.GOODBYE):
+        worker.saw("ann", "bob", act=act, kind=kind)
+    worker.clock.now += 200
+    worker.kind = kind
+    worker.clean_up()
+    worker.presence.forget("ann", kind)
+    worker.presence.leave("bob", kind)
+    assert not any("ann" in members for members in worker.held().values())
+    seen = worker.presence.last_seen_among(["ann", "bob"], kind)
+    assert seen == {"ann": None, "bob": moment_of(NOON)}
+
+
 def test_a_goodbye_hides_nobody_who_was_active_in_two_windows(start: Start) -> None:
     worker = start(pulse_path="/pulse")
     worker.saw("ann")

@@ -154,7 +154,7 @@ class Model:
         return len(evicted)
 
     def _forget(self, id: str) -> None:
-        del self.seen[id]
+        self.seen.pop(id, None)
         self.bye.pop(id, None)
         self._leave_room(id)
 
@@ -166,12 +166,12 @@ class Model:
         if act is Act.SEEN:
             self.left.pop(id, None)
             return
-        score = self.seen.get(id)
-        last_seen = None if score is None else max(score, self.bye.get(id, 0))
+        score = self.seen.get(id, 0)
+        last_seen = max(score, self.bye.get(id, 0)) or None
         is_past = last_seen is not None and last_seen <= moment
         lowered = moment - self.limits.lowered_by
         if act is Act.GOODBYE:
-            if score is not None and is_past and score > lowered:
+            if is_past and score > lowered:
                 self.seen[id], self.bye[id] = lowered, moment
             return
         if self.moved.get(id, 0) <= moment:
@@ -179,7 +179,7 @@ class Model:
         if is_past:
             self._forget(id)
         else:
-            last_seen = self.lost(id, moment, last_known) if score is None else None
+            last_seen = None if last_seen else self.lost(id, moment, last_known)
         self._leave(act, id, moment, last_seen)
 
     def lost(self, id: str, moment: int, last_known: int | None) -> int | None:
