@@ -260,10 +260,6 @@ class Memory:
         self.period_ends = now + self._window
         return True
 
-    def everybody(self) -> list[Person]:
-        """Return the people of both periods. The caller holds the lock."""
-        return [*self._earlier.values(), *self.recent.values()]
-
 
 class People(Memory):
     """The people of one process. Bounded.
@@ -484,7 +480,7 @@ class People(Memory):
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
-            for person in self.everybody():
+            for person in chain(self._earlier.values(), self.recent.values()):
                 if person.shard in (shard, None):  # a reader may have named it before any write
                     self.pending += person.lose(since, has_room=self.pending < self._most_pending)
                     self._enqueue_due(person)

@@ -211,7 +211,7 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
         f"window: {tally.odd['old']:,}; of the future: {tally.odd['ahead']:,}; past the quota of "
         f"new guests per address: {tally.odd['refused']:,}"
     )
-    if follower.recorder.has_pending:
+    if not follower.recorder.people.is_empty:
         raise click.exceptions.Exit(context.UNAVAILABLE)
 
 

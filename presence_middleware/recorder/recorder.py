@@ -316,11 +316,6 @@ class Recorder:
             writer.lock.release()
         return attempt
 
-    @property
-    def has_pending(self) -> bool:
-        """Return whether anything waits to be written."""
-        return not self.people.is_empty
-
     def flush(self, seconds: float = math.inf) -> bool:
         """Write everything that waits, including the visits that are open.
 

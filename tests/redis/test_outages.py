@@ -183,7 +183,7 @@ def test_an_outage_lasts_when_all_who_waited_have_expired(
     process.saw("ann")
     with OUTAGES[outage](place):
         process.did("gone")
-        while process.dropped != {"expired": 1} or process.recorder.has_pending:
+        while process.dropped != {"expired": 1} or not process.recorder.people.is_empty:
             process.clock.now += WINDOW
             process.recorder.flush()
         process.looks()
