@@ -8,10 +8,9 @@ import asyncio
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, TypeVar
@@ -26,7 +25,7 @@ from ..errors import (
 from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
-from .limits import DEADLINE, free_slots, remaining
+from .limits import DEADLINE, remaining, slot
 from .loops import in_thread, require_asyncio
 from .url import DEFAULT_URL, RedisURL
 
@@ -145,7 +144,8 @@ class Driver:
         client: Any = None
         try:
             client = self.connect()
-            replies = checked_replies(self._exchange(client, batch), batch)
+            with nullcontext() if self._is_writer else slot(client, self._max_readers):
+                replies = checked_replies(self.execute(client, batch), batch)
         except Exception as error:
             is_default = self._client is None and str(self.url) == DEFAULT_URL
             failure = translated_error(error, ELSEWHERE if is_default else "")
@@ -161,26 +161,6 @@ class Driver:
         if RedisRefused in map(type, replies):
             self._lost_connection(client)
         return replies
-
-    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies, in which errors may be.
-
-        Raises the errors of the client, and `ConnectionsBusy` if no slot gets free in time.
-        """
-        if self._is_writer:
-            return self.execute(client, batch)
-        free = free_slots(client, self._max_readers)
-        # The wait takes at most half of the time until the deadline; the rest is for Redis.
-        if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
-            raise ConnectionsBusy
-        try:
-            return self.execute(client, batch)
-        finally:
-            try:
-                free.release()
-            except BaseException:  # gevent killed the greenlet that waited to return its slot
-                free.release()
-                raise
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies, in which errors may be."""

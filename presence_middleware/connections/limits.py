@@ -10,11 +10,13 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import PresenceUnavailable, RedisRefused
+from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
 
 # How many readers use a client at once. A round trip occupies each for less than a millisecond.
 CONNECTIONS = 16
@@ -91,6 +93,26 @@ class Patience:
 # By client, and by process and type of locks. Slots that threads of a parent process held are never
 # released in its child, and gevent may have replaced the locks since.
 _slots: WeakKeyDictionary[Any, dict[Any, threading.Semaphore]] = WeakKeyDictionary()
+
+
+@contextmanager
+def slot(client: Any, max_readers: int | None) -> Iterator[None]:
+    """Use a client in the block, as one of `free_slots`.
+
+    Raises `ConnectionsBusy` if none gets free in half of the time until the deadline: the rest is
+    for Redis.
+    """
+    free = free_slots(client, max_readers)
+    if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+        raise ConnectionsBusy
+    try:
+        yield
+    finally:
+        try:
+            free.release()
+        except BaseException:  # gevent killed the greenlet that waited to return its slot
+            free.release()
+            raise
 
 
 def free_slots(client: Any, max_readers: int | None) -> threading.Semaphore:

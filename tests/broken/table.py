@@ -1182,9 +1182,9 @@ readers-share-the-threads-of-the-app: A reader does not wait for threads that th
 
 = redis/test_slow_reads.py::test_a_reader_that_is_killed_keeps_no_slot
 killed-reader-keeps-its-slot: A reader that is killed under gevent gives its slot back.
--                 free.release()
--                 raise
-+                 raise
+-             free.release()
+-             raise
++             raise
 = redis/test_slow_reads.py::test_a_server_reads_after_the_main_thread_has_ended
 no-reads-after-the-main-thread: A server in a thread reads after the main thread has ended.
 ~ if not threading.main_thread().is_alive():  # Python ==> if False:  # Python
