@@ -343,14 +343,15 @@ class Recorder:
         """
         self._check_process()
         attempt = self._write(set(self.health.failing), query=plan)
-        if error := attempt.take_error():
+        answer, is_answered = attempt.answer, attempt.query is None
+        # In a cycle with the frames of its traceback, an error would keep the request.
+        attempt.answer = attempt.failure = None
+        if isinstance(answer, Exception):
             try:
-                raise error.with_traceback(None)
+                raise answer.with_traceback(None)
             finally:
-                del error  # in a cycle with this frame, it would keep the request
-        if attempt.query is None:
-            return attempt.answer  # type: ignore[no-any-return]
-        return self.backend.driver.run(plan, waited=waited)
+                del answer
+        return answer if is_answered else self.backend.driver.run(plan, waited=waited)
 
     def depart(self, who: Who, act: Act) -> None:
         """Note that `who`, a kind and an id, departs now. The caller then writes it.

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,28 +45,13 @@ class Attempt:
     deadline: float
     """No round trip starts later, by `time.monotonic()`."""
     query: Plan[Any] | None = None
-    """A read to run in the last round trip. None once it was run."""
+    """A read to run in the last round trip. None once it was run, or an outage was found."""
     answer: Any = None
-    """The result of the query, or the error that it raised."""
+    """The result of the query, or the error that its reader gets."""
     is_complete: bool = False
     """True if nothing is left of what waited at the beginning."""
     failure: Exception | None = None
     """The last error. None also if a target was avoided."""
-
-    def take_error(self) -> Exception | None:
-        """Return the error that the reader gets: of the query, or of an outage before it.
-
-        It is forgotten here: in a cycle with the frames of its traceback, it would keep the
-        request.
-        """
-        failure, self.failure = self.failure, None
-        if self.query is not None:
-            is_outage = isinstance(failure, PresenceUnavailable)
-            return failure if is_outage and not isinstance(failure, RedisRefused) else None
-        if not isinstance(self.answer, Exception):
-            return None
-        error, self.answer = self.answer, None
-        return error
 
 
 @dataclass
@@ -143,10 +128,7 @@ class Writer:
             if person.id != person.who[1] and (shard.kind, person.id) in self._people.recent:
                 self._people.share_departure(person)
             parts.setdefault(shard, []).append(each)
-        placed = [(shard, self.driver.node_of(shard.name)) for shard in parts]
-        tried = [each for each in placed if attempt.avoid.isdisjoint((each[0].name, each[1]))]
-        # One that may fail again delays no other.
-        nodes = dict(sorted(tried, key=lambda each: each[1] in self._health.failing))
+        nodes = self._nodes_to_try(parts, attempt.avoid)
         if not nodes:
             return
         stamp, (low, high) = self._clock.stamp(), self._clock.bounds
@@ -164,8 +146,8 @@ class Writer:
                 run_all(plans, reads_last=query is not None), attempt.deadline
             )
         except PresenceUnavailable as error:
-            # A plan runs only once, so its reader gets an error that stopped it on the way.
-            attempt.answer = error
+            if query is not None:  # a plan runs only once: this stopped it on the way
+                attempt.answer = error
             self._note_failure(attempt, "", error)
             return
         if query is not None:
@@ -185,6 +167,15 @@ class Writer:
             if self._lost.answered(shard, notes[shard], outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
+    def _nodes_to_try(self, shards: Iterable[Store], avoid: set[str]) -> dict[Store, str]:
+        """Return the node of each shard, last those that may fail again: they delay no other."""
+        well, failing = dict[Store, str](), dict[Store, str]()
+        for shard in shards:
+            node = self.driver.node_of(shard.name)
+            if avoid.isdisjoint((node, shard.name)):
+                (failing if node in self._health.failing else well)[shard] = node
+        return well | failing
+
     def _place(self, person: Person) -> Store:
         """Return the shard of a person, and resolve the id as it is stored."""
         kind, id = person.who
@@ -195,6 +186,9 @@ class Writer:
     def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
         if target not in attempt.avoid:  # several shards of a node fail together
             self._health.failed(target, error)
+        is_outage = isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused)
+        if is_outage and attempt.query is not None:  # the reader must not wait for it again
+            attempt.query, attempt.answer = None, error
         attempt.failure = error
         attempt.avoid.add(target)
 

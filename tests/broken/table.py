@@ -929,7 +929,7 @@ shorter-window-looks-like-a-loss: A process with a shorter window makes no idle 
 store-of-another-kind-differs: If kinds differ, no process is told to set the store of a kind.
 ~ self._settings.get(name, value) != value ==> self._settings.get(name, "") != value
 reader-waits-for-the-outage-twice: A reader asks no server that the write before it found away.
-~ is_outage = isinstance(failure, PresenceUnavailable) ==> is_outage = False
+~ if is_outage and attempt.query is not None: ==> if False:
 outage-of-a-shard-ends-early: The outage of a shard lasts until all of it is written.
 ~ return has_left ==> return False
 each-shard-is-a-failure: A server that refuses all of its shards has failed once.
@@ -954,7 +954,8 @@ guests-without-the-key-are-one: Guests wait until the key of hashes is known.
 shorter-retention-wins: The longest retention of all processes is respected.
 ~ keep_seconds[kind] = max(keep_seconds[kind], float(value)) ==> pass
 full-server-answers-nobody: A full server, which refuses writes, answers readers.
-~ if is_outage and not isinstance(failure, RedisRefused) else None ==> if is_outage else None
+- is_outage = isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused)
++ is_outage = isinstance(error, PresenceUnavailable)
 refused-server-is-not-cleaned: A full server is cleaned up and records again.
 ~ is_refused = health.is_refusing() and ==> is_refused = False and
 failed-sample-is-not-retried: A sample that failed is tried again in its minute.
@@ -2081,7 +2082,7 @@ user-object-is-its-text: A user object in place of an id is refused.
 text-is-taken-for-ids: A text is no list of ids.
 ~ isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable): ==> not isinstance(ids, Iterable):
 refused-question-keeps-its-request: A question that fails keeps no request.
-~ failure, self.failure = self.failure, None ==> failure = self.failure
+~ attempt.answer = attempt.failure = None ==> attempt.answer = None
 unanswered-question-keeps-its-request: A question that meets an outage keeps no request.
 ~ del failure ==> pass
 
