@@ -71,7 +71,7 @@ class Backend:
         Raises `UnsupportedQuery` if there are none, and `SettingsError` if the client is for
         coroutines.
         """
-        require_sync(self._client)
+        require_sync(self.driver)
         key = os.getpid(), kind
         feed = self._feeds.get(key)
         if feed is None:

@@ -108,9 +108,9 @@ class Reader(Generic[E]):
         server. `backend` replaces the three other arguments. Raises `SettingsError` if the settings
         or the client cannot be used.
         """
-        if self._is_sync:
-            require_sync(client)
         self.backend = backend or backend_for(settings, client, clock)
+        if self._is_sync:
+            require_sync(self.backend.driver)
 
     @classmethod
     def from_env(cls) -> Self:

@@ -10,6 +10,8 @@ from .drivers import Driver, LoopDriver
 from .health import RedisHealth
 from .url import RedisURL
 
+NOT_SYNC = "client must be a synchronous redis.Redis or RedisCluster, because a thread uses it"
+
 Clock = Callable[[], float]
 """Returns the time in seconds since the epoch."""
 
@@ -35,15 +37,14 @@ def driver(
                 "client is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
                 "set both, because the URL decides how keys are named"
             )
-    driver_class = ClusterDriver if url.is_cluster else LoopDriver if _is_async(client) else Driver
+    is_async = inspect.iscoroutinefunction(getattr(client, "execute_command", None))
+    if is_async and url.is_cluster:
+        raise SettingsError(NOT_SYNC)
+    driver_class = LoopDriver if is_async else ClusterDriver if url.is_cluster else Driver
     return driver_class(url, health, client, is_writer=is_writer)
 
 
-def require_sync(client: Any) -> None:
-    """Raise `SettingsError` if a client is for coroutines."""
-    if _is_async(client):
-        raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
-
-
-def _is_async(client: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
+def require_sync(driver: Driver) -> None:
+    """Raise `SettingsError` if the client of a driver is for coroutines."""
+    if isinstance(driver, LoopDriver):
+        raise SettingsError(NOT_SYNC)

@@ -146,8 +146,8 @@ class Recorder:
         """
         self.background = background
         """False if only `flush` and `run_once` write, and no thread."""
-        require_sync(client)
         self.backend: Backend = backend_for(settings, client, clock)
+        require_sync(self.backend.driver)
         self.settings = settings = self.backend.settings
         self.health: RedisHealth = self.backend.health
         """Whether Redis is well."""

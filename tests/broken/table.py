@@ -2069,6 +2069,10 @@ failed-logout-logs-out: A logout that fails takes nobody offline.
 = unit/test_wrong_questions.py
 url-is-taken-for-a-client: A URL in place of a client is refused with the remedy.
 ~ if not hasattr(client, "execute_command"): ==> if False:
+nodes-are-asked-in-no-loop: A client for coroutines of a Cluster is refused where it is passed.
+~ if is_async and url.is_cluster: ==> if False:
+loop-is-asked-in-no-loop in presence.py: Presence refuses the client of an AsyncPresence, too.
+~ require_sync(self.backend.driver) ==> pass
 url-is-taken-for-settings: A URL in place of settings is refused with the remedy.
 ~ if not isinstance(settings, Settings): ==> if False:
 text-is-taken-for-an-environment: A URL in place of an environment is refused with the remedy.

@@ -130,6 +130,12 @@ def test_what_is_no_settings_or_client_is_refused_where_it_is_passed() -> None:
     for use in (makers[-1], lambda **given: AsyncPresence(**given).events()):
         with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
             use(settings=site, client=client)  # a thread writes, or follows
+    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
+        Presence(backend=AsyncPresence(site, client=client).backend)
+    cluster = Settings(redis_url="redis+cluster://localhost:7001")
+    nodes = redis.asyncio.RedisCluster("localhost", 7001)
+    with pytest.raises(SettingsError, match=r"redis\.Redis or RedisCluster"):
+        AsyncPresence(cluster, client=nodes)
 
 
 ANYTHING = st.one_of(
