@@ -151,6 +151,7 @@ class Person:
         if self.seen == self.sent == taken.seen and self.left.moment is None:
             is_newer = taken.before > taken.arrival  # a visit with a new login
             self.seen = self.sent = self.arrival = taken.before if is_newer else NEVER
+            self.sent_arrival = self.arrival
 
     def restore(self, taken: "Taken") -> bool:
         """Let what was taken wait again. Return whether a newer sighting waits in its place."""

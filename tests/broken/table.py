@@ -366,6 +366,8 @@ refusal-forgets-when-the-visit-came: The repeated visit counts as one of after t
 ~ self.seen = self.sent = self.arrival = taken.before if ==> self.seen = self.sent = taken.before if
 refusal-repeats-the-connection: Who logged out stays offline after a loss, whoever else has ended.
 ~ is_newer = taken.before > taken.arrival ==> is_newer = True
+second-refusal-forgets-the-visit: Nor does a second old connection hide the visit.
+-             self.sent_arrival = self.arrival
 failure-forgets-the-visit-before: A write that fails forgets no visit from before it.
 - self.sent_arrival = taken.before
 = contract/test_departures.py::test_who_said_goodbye_is_erased_also_after_a_clean_up

@@ -519,18 +519,20 @@ def test_an_old_connection_does_not_hide_the_visit_after_it_from_a_loss(
     start: Start, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The server refuses the connections of ann and bob, who logged out. Only ann logs in again."""
-    outage, clock = Outage(monkeypatch), Clock()
+    outage, clock, connected = Outage(monkeypatch), Clock(), (NOON, NOON + 0.5)
     worker, other, ended = (start(clock=clock) for _ in range(3))
     worker.saw("ann", "bob")
     for process, who, act in (other, "ann", LEFT), (ended, "bob", LEFT), (worker, "ann", SEEN):
         clock.now += 1
         process.saw(who, act=act)
-    for who in ("ann", "bob"):
-        worker.recorder.record(("user", who), clock.now + 1, NOON)
-    outage.how = how
-    worker.recorder.flush()
-    worker.writes()
-    assert worker.dropped == {"left": 2}
+    for arrival in connected:
+        clock.now += 1
+        for who in ("ann", "bob"):
+            worker.recorder.record(("user", who), clock.now, arrival)
+        outage.how = how
+        worker.recorder.flush()
+        worker.writes()
+    assert worker.dropped == {"left": 4}
     worker.redis.delete(*worker.redis.scan_iter(f"{worker.settings.prefix}:*"))
     for process in (other, worker):
         process.looks()
