@@ -202,7 +202,8 @@ def sockets_to(port: int) -> int:
     """Return how many sockets this process has open to this port."""
     count = 0
     for each in gc.get_objects():
-        if isinstance(each, socket.socket) and each.fileno() != -1:
+        # Of its class: a lazy object of Django, asked for its own, would be made.
+        if issubclass(type(each), socket.socket) and each.fileno() != -1:
             try:
                 count += each.getpeername()[1:2] == (port,)
             except OSError:
