@@ -1,5 +1,6 @@
 """`presence replay` and `presence follow`: the access logs of a site, whole or as they grow."""
 
+import logging
 import os
 import signal
 import sys
@@ -243,5 +244,6 @@ def _serve_board(settings: Settings, address: str) -> None:
         server = create_server(app, listen=address, connection_limit=MOST_READERS, **_PATIENCE)
     except (OSError, ValueError) as error:
         raise SettingsError(f"--board {address}: cannot listen ({error})") from error
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # readers may wait for each other
     Thread(target=server.run, name="presence-board", daemon=True).start()
     _say(f"the board: http://{address}{settings.board_path}")

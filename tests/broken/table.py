@@ -400,6 +400,8 @@ half-a-character-hides-a-visitor: A visitor counts whose field in a log has half
 ~ _HALVES.sub("\ufffd", text).encode( ==> text.encode(
 readers-of-a-board-without-bound: The board of a log has a bounded number of connections.
 ~ connection_limit=MOST_READERS ==> connection_limit=1000
+readers-of-a-board-fill-the-terminal: Readers who ask at once add no line to what follow prints.
+~ logging.getLogger("waitress.queue").setLevel(logging.ERROR) ==> pass
 port-that-is-none-listens: A board listens at the port that it is given, or not at all.
 ~ and port.isdecimal() and int(port) <= MAX_PORT ==> and port.isdecimal()
 

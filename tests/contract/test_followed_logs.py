@@ -436,11 +436,19 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
             late = held.enter_context(socket.create_connection((host.strip("[]"), port)))
             late.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert not select.select([late], [], [], 0.2)[0]
+        with ExitStack() as held:  # of readers who ask at once
+            address = host.strip("[]"), port
+            asking = [held.enter_context(socket.create_connection(address)) for _ in range(90)]
+            process.send_signal(signal.SIGSTOP)
+            for each in asking:
+                each.sendall(b"GET /presence/chart.svg HTTP/1.0\r\n\r\n")
+            process.send_signal(signal.SIGCONT)
+            assert all(each.recv(12) == b"HTTP/1.0 200" for each in asking)
         log.write(line(time.time(), "bob"))
         wait_until(lambda: _shows(client, 2), 60)
         process.send_signal(signum)
         told = process.communicate(timeout=30)[1]
-    assert (process.returncode, "Traceback" in told) == (0, False)
+    assert (process.returncode, "Traceback" in told, "queue" in told) == (0, False, False)
     assert Presence(Settings.from_env(variables)).is_online("bob")
 
 
