@@ -179,7 +179,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         """
         self.note()
         with self.asking:
-            return await run_in_thread(self.recorder.read, plan)
+            return await run_in_thread(self.backend.driver, plan, self.recorder.read)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
         await self._depart(id, kind, Act.LEFT)

@@ -57,8 +57,8 @@ def async_question(
 
     async def ask(reader: "AsyncPresence", /, *arguments: P.args, **named: P.kwargs) -> T:
         plan = query(reader.backend.queries, *arguments, **named)
-        run = reader.backend.driver.run
-        return await (run_in_thread(run, plan) if is_write else reader.run(plan))
+        driver = reader.backend.driver
+        return await (run_in_thread(driver, plan) if is_write else reader.run(plan))
 
     return presented(ask, "AsyncPresence", query)
 
@@ -213,4 +213,4 @@ class AsyncPresence(Reader[AsyncEvents]):
 
         Raises `PresenceUnavailable`, and the errors of the plan.
         """
-        return await run_in_thread(self.backend.driver.run, plan)
+        return await run_in_thread(self.backend.driver, plan)

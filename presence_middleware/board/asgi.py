@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from .. import sse
-from ..connections.loops import is_trio, outside_loop
+from ..connections.loops import is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
 from . import problem
@@ -28,7 +28,7 @@ class AsgiBoard(Board):
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, as an ASGI app. Events follow until the reader or the server ends."""
         request = AsgiRequest(scope)
-        answer = await outside_loop(self.respond, request)
+        answer = await self.respond_beside_loop(request)
         if answer.follows is not None and is_trio():
             answer = problem(503, "no events are sent under trio; ask online instead").to(request)
         elif answer.follows is not None and self._open_streams >= MAX_STREAMS:

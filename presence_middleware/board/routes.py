@@ -16,6 +16,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from .. import sse
 from ..backend import Backend
+from ..connections.loops import outside_loop
 from ..errors import QueryError
 from ..events.streams import cursor_of
 from ..identity.ids import normalize_id
@@ -99,6 +100,10 @@ class Board:
         if isinstance(answer, SharedRead):
             answer = self._cache.get(answer, self._backend.driver.run)
         return answer.to(request)
+
+    async def respond_beside_loop(self, request: Request) -> Response:
+        """Return the response to send. Many readers who wait for Redis delay no handler."""
+        return await outside_loop(self.respond, request, use="board")
 
     def answer(self, request: Request) -> Response | SharedRead:
         """Return the response to a request, or the read that it needs."""

@@ -25,7 +25,7 @@ from ..errors import (
 from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
-from .limits import DEADLINE, remaining, slot
+from .limits import CONNECTIONS, DEADLINE, remaining, slot
 from .loops import in_thread, require_asyncio
 from .url import DEFAULT_URL, RedisURL
 
@@ -119,6 +119,8 @@ class Driver:
         """
         replies: list[Any] | None = None
         import_library(self.url.scheme)
+        if waited >= READ_SECONDS:
+            raise ConnectionsBusy
         seconds_left = READ_SECONDS - waited
         while True:
             if time.monotonic() > deadline or seconds_left <= 0:
@@ -177,7 +179,7 @@ class Driver:
             client.connection_pool.disconnect(inuse_connections=False)
 
 
-_loop: ContextVar[asyncio.AbstractEventLoop] = ContextVar("_loop")
+_loop: ContextVar[asyncio.AbstractEventLoop] = ContextVar("presence_loop")
 """The event loop for which a thread runs a plan."""
 
 
@@ -199,16 +201,17 @@ class LoopDriver(Driver):
             running.cancel()  # what took too long
 
 
-async def run_in_thread(run: Callable[..., T], plan: Plan[T]) -> T:
-    """Run a plan in a thread, with the `run` of a driver for example; return its result.
+async def run_in_thread(driver: Driver, plan: Plan[T], run: Callable[..., T] | None = None) -> T:
+    """Run a plan in a thread; return its result.
 
-    `run` is told how long the plan has waited for a thread. Raises the errors of `run`, and
-    `WouldBlock` under trio.
+    `run` is by default that of the driver. It is told how long the plan has waited for a thread.
+    Raises the errors of `run`, and `WouldBlock` under trio.
     """
     require_asyncio()
     asked_at = time.monotonic()
     _loop.set(asyncio.get_running_loop())
-    return await in_thread(lambda: run(plan, waited=time.monotonic() - asked_at))
+    run, most = run or driver.run, max(CONNECTIONS, driver.url.max_readers)
+    return await in_thread(lambda: run(plan, waited=time.monotonic() - asked_at), most=most)
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -43,14 +43,19 @@ def require_asyncio() -> None:
         )
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+async def in_thread(function: Callable[..., T], *arguments: Any, most: int = CONNECTIONS) -> T:
     """Run a blocking function in a thread; return its result. Raises `WouldBlock` under trio."""
     require_asyncio()
-    return await outside_loop(function, *arguments)
+    return await outside_loop(function, *arguments, most=most)
 
 
-async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking function in a thread, also under trio; return its result."""
+async def outside_loop(
+    function: Callable[..., T], *arguments: Any, use: str = "reader", most: int = CONNECTIONS
+) -> T:
+    """Run a blocking function in a thread, also under trio; return its result.
+
+    It is one of `most` threads for a `use`: what many wait for delays no other use.
+    """
     if is_trio():
         import trio
 
@@ -58,13 +63,13 @@ async def outside_loop(function: Callable[..., T], *arguments: Any) -> T:
     work = partial(copy_context().run, function, *arguments)
     if not threading.main_thread().is_alive():  # Python has ended all executors
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), work)
+    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid(), use, most), work)
 
 
 @cache
-def _threads(process: int) -> ThreadPoolExecutor:
+def _threads(process: int, use: str, most: int) -> ThreadPoolExecutor:
     """Return the threads of a process, for all its loops: a loop's own may be busy with the app."""
-    return ThreadPoolExecutor(CONNECTIONS, "presence-reader")
+    return ThreadPoolExecutor(most, f"presence-{use}")
 
 
 def is_server_stopping() -> bool:

@@ -21,7 +21,6 @@ from ..asgi import AsgiVisit, UnrecordedAsgiVisit
 from ..board import Response
 from ..board.routes import Board
 from ..connections.drivers import at_once
-from ..connections.loops import outside_loop
 from ..pulse import EMPTY, Pulse
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, request_of
@@ -90,8 +89,9 @@ class PresenceMiddleware:
         if "type" in state:
             state["root_path"] = request.script_name  # FORCE_SCRIPT_NAME, or that of the server
         if self._board and self._board.below(request.path_info) is not None:
-            respond, asked = self._board.respond, request_of(state)
-            answer = await outside_loop(respond, asked) if self._is_async else respond(asked)
+            board, asked = self._board, request_of(state)
+            is_async = self._is_async
+            answer = await board.respond_beside_loop(asked) if is_async else board.respond(asked)
             return _django_response(answer)
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, Response):

@@ -1164,10 +1164,19 @@ each-byte-renews-the-timeout: A server that sends a byte now and then holds no r
 name-service-holds-readers: A slow name service holds no reader.
 ~ look_up.result(None if seconds == math.inf else max(seconds, 0.0)) ==> look_up.result()
 coroutines-wait-for-threads: However many coroutines ask, they learn of an outage in time.
-~ await run_in_thread(self.recorder.read, plan) ==> await in_thread(self.recorder.read, plan)
+-             return await run_in_thread(self.backend.driver, plan, self.recorder.read)
++             return await in_thread(self.recorder.read, plan)
 = redis/test_slow_reads.py::test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others
+wait-for-a-thread-is-an-outage: Who waited too long for a thread learns that the process is busy.
+~ if waited >= READ_SECONDS: ==> if False:
 wait-for-a-thread-is-forgotten: Who waited for a thread waits no longer for Redis than others.
 ~ waited=time.monotonic() - asked_at ==> waited=0.0
+= redis/test_slow_reads.py::test_as_many_coroutines_read_at_once_as_the_url_permits
+coroutines-read-sixteen-at-once: As many coroutines read at once as the URL permits connections.
+~ max(CONNECTIONS, driver.url.max_readers) ==> CONNECTIONS
+= redis/test_slow_reads.py::test_readers_of_a_board_who_wait_delay_no_handler
+readers-of-a-board-delay-handlers: Many readers of the board who wait for Redis delay no handler.
+~ outside_loop(self.respond, request, use="board") ==> outside_loop(self.respond, request)
 = redis/test_slow_reads.py::test_a_child_reads_though_its_parent_used_all_connections
 child-waits-for-its-parent: A child reads although its parent used all connections.
 ~ user = os.getpid(), threading.Lock ==> user = 0, threading.Lock
@@ -1183,7 +1192,7 @@ prompt-round-trips-count: A list may be as long as it likes, if the server is pr
 ~ if seconds > PROMPT_SECONDS: ==> if seconds > 0:
 = redis/test_slow_reads.py::test_a_reader_does_not_wait_for_the_threads_of_the_app
 readers-share-the-threads-of-the-app: A reader does not wait for threads that the app keeps busy.
-~ run_in_executor(_threads(os.getpid()), work) ==> run_in_executor(None, work)
+~ run_in_executor(_threads(os.getpid(), use, most), work) ==> run_in_executor(None, work)
 
 = redis/test_slow_reads.py::test_a_reader_that_is_killed_keeps_no_slot
 killed-reader-keeps-its-slot: A reader that is killed under gevent gives its slot back.

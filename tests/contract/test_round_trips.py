@@ -99,7 +99,7 @@ def test_a_read_over_asgi_hops_to_a_thread_once_also_to_write(
 ) -> None:
     hops: list[object] = []
     for module in (asgi, drivers):
-        on_call(monkeypatch, module, "in_thread", lambda *arguments: hops.append(arguments))
+        on_call(monkeypatch, module, "in_thread", lambda *given, **_: hops.append(given))
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         presence = scope["presence_middleware.presence"]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
+from presence_middleware.board.routes import Board
 from presence_middleware.connections import drivers, limits, redis_py
 from presence_middleware.connections.loops import in_thread
 from presence_middleware.errors import ConnectionsBusy
@@ -372,11 +374,52 @@ def test_a_handler_that_is_cancelled_takes_offline_all_the_same(settings: Settin
     assert awaited(settings, leave) == 0
 
 
+def test_as_many_coroutines_read_at_once_as_the_url_permits(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = limits.CONNECTIONS + 4
+    settings = replace(settings, redis_url=f"{settings.redis_url}?max_connections={most}")
+    all_read = threading.Barrier(most)
+    monkeypatch.setattr(drivers.Driver, "run", lambda *_, **__: all_read.wait(10))
+
+    async def ask(presence: AsyncPresence) -> set[int]:
+        return set(await asyncio.gather(*(presence.count() for _ in range(most))))
+
+    assert awaited(settings, ask) == set(range(most))
+
+
+def test_readers_of_a_board_who_wait_delay_no_handler(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_done = threading.Event()
+    monkeypatch.setattr(Board, "respond", lambda *_: is_done.wait())
+
+    async def ask(presence: AsyncPresence) -> int:
+        board, reader = Board(presence.backend), Mock()
+        busy = [
+            asyncio.create_task(board.respond_beside_loop(reader))
+            for _ in range(limits.CONNECTIONS + 1)
+        ]
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                return await presence.count()
+        finally:
+            is_done.set()
+            await asyncio.gather(*busy)
+
+    assert awaited(replace(settings, board_path="/presence"), ask) == 0
+
+
 @in_loop
-async def test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others() -> None:
-    run, is_done = Mock(), threading.Event()
+async def test_who_waited_for_a_thread_waits_no_longer_for_redis_than_others(
+    settings: Settings,
+) -> None:
+    driver, run, is_done = Presence(settings).backend.driver, Mock(), threading.Event()
+    with pytest.raises(ConnectionsBusy):
+        driver.run(Mock(), waited=drivers.READ_SECONDS)
     busy = [asyncio.create_task(in_thread(is_done.wait)) for _ in range(limits.CONNECTIONS)]
-    asking = asyncio.create_task(drivers.run_in_thread(run, Mock()))
+    asking = asyncio.create_task(drivers.run_in_thread(driver, Mock(), run))
     with Stopwatch() as watch:
         await asyncio.sleep(0.05)
     is_done.set()
