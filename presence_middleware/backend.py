@@ -37,7 +37,7 @@ class Backend:
         `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the time of the
         server. Raises `SettingsError` if the client does not fit the settings.
         """
-        self.settings, self._client = settings, client
+        self.settings = settings
         self.health = RedisHealth(settings.flush_interval)
         self.driver = driver(settings.redis_url, self.health, client)
         """Runs the plans of readers and waits for Redis."""

@@ -51,6 +51,11 @@ class RedisRefused(PresenceUnavailable):
     """Redis answered with a refusal: out of memory, read-only, loading, or without permission."""
 
 
+def is_silence(error: object) -> bool:
+    """Return whether an error says that Redis did not answer: a refusal is an answer."""
+    return isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused)
+
+
 _BUSY = (
     "all connections of this process to Redis were in use for too long; read less often, or raise "
     "max_connections in PRESENCE_REDIS_URL or of your own client"

@@ -69,6 +69,7 @@ class Person:
     sent: float = NEVER
     arrival: float = NEVER
     sent_arrival: float = NEVER
+    """The arrival that was sent with the last sighting."""
     goodbye: Departed = NOT_DEPARTED
     """The last goodbye."""
     left: Departed = NOT_DEPARTED

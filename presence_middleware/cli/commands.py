@@ -294,7 +294,9 @@ def explain_command(
 
 @presence.command()
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, help="Port to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, context.MAX_PORT), default=8000, help="Port to listen on."
+)
 @click.option(
     "--crowd", type=click.IntRange(0, 500), default=40, help="Number of simulated visitors."
 )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NO, USAGE, UNAVAILABLE = 1, 2, 3
 MIN_DURATION = 0.1  # seconds
+MAX_PORT = 65535
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNITS = {"day": parsers.DAY, "hour": 3600, "minute": 60}
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # eighths of a line

@@ -31,7 +31,6 @@ from .context import Chart
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
 MOST_READERS = 100  # of the board at once
-MAX_PORT = 65535
 # Seconds for which a connection without a request may be one of these.
 _PATIENCE = {"channel_timeout": 10, "cleanup_interval": 5}
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
@@ -238,7 +237,7 @@ def _serve_board(settings: Settings, address: str) -> None:
         return []
 
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and int(port) <= MAX_PORT):
+    if not (host and port.isdecimal() and int(port) <= context.MAX_PORT):
         raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
     try:
         server = create_server(app, listen=address, connection_limit=MOST_READERS, **_PATIENCE)

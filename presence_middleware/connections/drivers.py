@@ -26,7 +26,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, plan_error
 from .clients import import_library, open_client
 from .health import RedisHealth
 from .limits import CONNECTIONS, DEADLINE, remaining, slot
-from .loops import in_thread, require_asyncio
+from .loops import outside_loop, require_asyncio
 from .url import DEFAULT_URL, RedisURL
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
@@ -211,7 +211,7 @@ async def run_in_thread(driver: Driver, plan: Plan[T], run: Callable[..., T] | N
     asked_at = time.monotonic()
     _loop.set(asyncio.get_running_loop())
     run, most = run or driver.run, max(CONNECTIONS, driver.url.max_readers)
-    return await in_thread(lambda: run(plan, waited=time.monotonic() - asked_at), most=most)
+    return await outside_loop(lambda: run(plan, waited=time.monotonic() - asked_at), most=most)
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

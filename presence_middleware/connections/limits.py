@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
+from ..errors import ConnectionsBusy, PresenceUnavailable, is_silence
 
 # How many readers use a client at once. A round trip occupies each for less than a millisecond.
 CONNECTIONS = 16
@@ -85,8 +85,7 @@ class Patience:
             raise PresenceUnavailable("Redis did not answer this request a moment ago")
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        # A refusal is an answer.
-        if isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused):
+        if is_silence(error):
             self._asks_after = time.monotonic() + OUTAGE_PAUSE
 
 

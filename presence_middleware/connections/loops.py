@@ -43,10 +43,10 @@ def require_asyncio() -> None:
         )
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any, most: int = CONNECTIONS) -> T:
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking function in a thread; return its result. Raises `WouldBlock` under trio."""
     require_asyncio()
-    return await outside_loop(function, *arguments, most=most)
+    return await outside_loop(function, *arguments)
 
 
 async def outside_loop(

@@ -89,10 +89,10 @@ class PresenceMiddleware:
         if "type" in state:
             state["root_path"] = request.script_name  # FORCE_SCRIPT_NAME, or that of the server
         if self._board and self._board.below(request.path_info) is not None:
-            board, asked = self._board, request_of(state)
-            is_async = self._is_async
-            answer = await board.respond_beside_loop(asked) if is_async else board.respond(asked)
-            return _django_response(answer)
+            asked = request_of(state)
+            if self._is_async:
+                return _django_response(await self._board.respond_beside_loop(asked))
+            return _django_response(self._board.respond(asked))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, Response):
             return _django_response(signal)

@@ -86,8 +86,9 @@ def verdict(
     """Return the act that is recorded, whose it is and how they were found; or None.
 
     `before` is the login that the app was asked to end, as the request showed it until then. It is
-    the user of `Act.LEFT`, at the moment of the answer. `now` is what the request shows at its end.
-    It is the user of all other acts: seen when the request arrived.
+    the user of `Act.LEFT`, at the moment of the answer; if it must be checked, only if the answer
+    accepts it. `now` is what the request shows at its end. It is the user of all other acts: seen
+    when the request arrived.
     """
     if purpose in LOGOUTS and answer in ENDS_LOGIN and (left := shown(before, answer)):
         return Act.LEFT, left, before[1]

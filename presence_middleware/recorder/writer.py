@@ -21,7 +21,7 @@ from ..backend import Backend
 from ..connections.drivers import Driver
 from ..connections.health import MAX_PAUSE_SECONDS
 from ..connections.server import TRUSTED, ServerClock
-from ..errors import PresenceUnavailable, QueryError, RedisRefused
+from ..errors import PresenceUnavailable, QueryError, is_silence
 from ..identity.resolver import IdentityResolver
 from ..people import People, Person, Taken
 from ..stores import Departure, Plan, Seen, Store, Write, agree, keys, run_all
@@ -186,8 +186,7 @@ class Writer:
     def _note_failure(self, attempt: Attempt, target: str, error: Exception) -> None:
         if target not in attempt.avoid:  # several shards of a node fail together
             self._health.failed(target, error)
-        is_outage = isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused)
-        if is_outage and attempt.query is not None:  # the reader must not wait for it again
+        if attempt.query is not None and is_silence(error):  # the reader must not wait for it again
             attempt.query, attempt.answer = None, error
         attempt.failure = error
         attempt.avoid.add(target)

@@ -98,8 +98,8 @@ def test_a_read_over_asgi_hops_to_a_thread_once_also_to_write(
     unwritten: Callable[..., Settings], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hops: list[object] = []
-    for module in (asgi, drivers):
-        on_call(monkeypatch, module, "in_thread", lambda *given, **_: hops.append(given))
+    for module, name in (asgi, "in_thread"), (drivers, "outside_loop"):
+        on_call(monkeypatch, module, name, lambda *given, **_: hops.append(given))
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         presence = scope["presence_middleware.presence"]
